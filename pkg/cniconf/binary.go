@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/files"
@@ -28,7 +27,7 @@ type Binary struct {
 	// the type.
 	Path string
 	// Ours reports whether the file is leasehold's plugin, of any version and under any file name,
-	// according to the build information in the file, and has the permission to be run.
+	// according to the build information in the file. What Resolve returns can also be run then.
 	Ours bool
 	// CanRun reports whether the file has the permission to be run, and is not empty.
 	CanRun  bool
@@ -54,35 +53,29 @@ func (b Binaries) Resolve(kind string) (Binary, error) {
 		case !info.Mode().IsRegular():
 			continue
 		}
-		return readBinary(path, info)
+		found, err := ReadBinary(path, info)
+		found.Ours = found.Ours && found.CanRun
+		return found, err
 	}
 	return Binary{}, nil
 }
 
-// readBinary returns the Binary of an existing file.
-func readBinary(path string, info fs.FileInfo) (Binary, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+// ReadBinary returns the Binary of an existing regular file. It returns an error if the file could
+// not be read.
+func ReadBinary(path string, info fs.FileInfo) (Binary, error) {
+	f, err := files.Open(path, os.O_RDONLY)
 	if err != nil {
 		return Binary{}, err
 	}
 	defer f.Close()
-	ours, err := IsLeasehold(f)
-	if err != nil {
+	if _, err := f.ReadAt(make([]byte, 1), 0); err != nil && !errors.Is(err, io.EOF) {
 		return Binary{}, fmt.Errorf("reading the plugin %s: %w", path, err)
 	}
-	canRun := info.Mode().Perm()&0o111 != 0 && info.Size() > 0
-	return Binary{Path: path, Ours: ours && canRun, CanRun: canRun, Changed: files.Changed(path, info)}, nil
-}
-
-// IsLeasehold reports whether a binary is leasehold's plugin, of any version, according to its
-// build information. It returns an error if the file could not be read.
-func IsLeasehold(binary *os.File) (bool, error) {
-	if _, err := binary.ReadAt(make([]byte, 1), 0); err != nil && !errors.Is(err, io.EOF) {
-		return false, err
-	}
-	info, err := buildinfo.Read(binary)
+	build, err := buildinfo.Read(f)
 	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
-		return false, err
+		return Binary{}, fmt.Errorf("reading the plugin %s: %w", path, err)
 	}
-	return err == nil && info.Path == program, nil // any other error means that the file is not a Go program
+	isOurs := err == nil && build.Path == program // any other error means that the file is not a Go program
+	canRun := info.Mode().Perm()&0o111 != 0 && info.Size() > 0
+	return Binary{Path: path, Ours: isOurs, CanRun: canRun, Changed: files.Changed(path, info)}, nil
 }

@@ -17,7 +17,7 @@ var ErrBusy = errors.New("another call holds the lock")
 // MaxWait is the longest time for which a call waits for a lock.
 const MaxWait = 10 * time.Second
 
-// deadlineContext is a context with a deadline but without a timer: flock starts one when it has to
+// deadlineContext is a context with a deadline but without a timer: Flock starts one when it has to
 // wait. Most calls do not wait, and a running timer costs a short-lived process a thread.
 type deadlineContext struct {
 	context.Context
@@ -46,7 +46,7 @@ func Lock(ctx context.Context, path string, how int) (*os.File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("lock file: %w", err)
 		}
-		if err := flock(ctx, f, how); err != nil {
+		if err := Flock(ctx, f, how); err != nil {
 			return nil, err
 		}
 		if IsAt(f, path) {
@@ -67,14 +67,15 @@ func openLock(path string) (*os.File, error) {
 	return f, err
 }
 
-// pollLimit is the longest time for which flock polls the lock. For a longer time it calls a
+// pollLimit is the longest time for which Flock polls the lock. For a longer time it calls a
 // blocking flock(2), which returns as soon as the lock is free, but cannot be interrupted: its
 // thread remains until the lock is free, which may be never.
 const pollLimit = 20 * time.Millisecond
 
-// flock locks f. If flock fails, it closes f: at once or, because a blocking flock(2) cannot be
-// interrupted, as soon as the kernel grants the lock.
-func flock(ctx context.Context, f *os.File, how int) error {
+// Flock locks an open file or directory. It waits until the deadline of ctx, see WithMaxWait. If
+// Flock fails, it closes f: at once or, because a blocking flock(2) cannot be interrupted, as soon
+// as the kernel grants the lock.
+func Flock(ctx context.Context, f *os.File, how int) error {
 	until, _ := ctx.Deadline()
 	polls := time.Until(until) <= pollLimit
 	err := flockEINTR(f, how|syscall.LOCK_NB)

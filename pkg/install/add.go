@@ -20,15 +20,14 @@ func (d Dir) Install(program []byte) (done bool, err error) {
 	if err := os.MkdirAll(string(d), 0o755); err != nil {
 		return false, err
 	}
-	return d.put(program, leasehold, func() error { return nil })
+	return d.put(program, leasehold)
 }
 
 // put copies a program to the directory atomically, and reports false if it is there already. The
 // runtime may run the plugin at any moment, and a program that is running cannot be written to. So
-// put writes a temporary file, makes it executable, syncs it, and renames it. put calls ready just
-// before the rename. If ready returns an error, put returns that error and leaves the target
-// unchanged.
-func (d Dir) put(program []byte, name string, ready func() error) (done bool, err error) {
+// put writes a temporary file, makes it executable, syncs it, and renames it. Just before the
+// rename it keeps the host-local that is replaced. If that fails, put leaves it unchanged.
+func (d Dir) put(program []byte, name string) (done bool, err error) {
 	target := d.path(name)
 	err = d.locked(func() error {
 		same, err := equal(program, target)
@@ -46,8 +45,10 @@ func (d Dir) put(program []byte, name string, ready func() error) (done bool, er
 		if err = errors.Join(err, tmp.Chmod(0o755), tmp.Sync(), tmp.Close()); err != nil {
 			return err
 		}
-		if err := ready(); err != nil {
-			return err
+		if name == hostLocal {
+			if err := d.keepHostLocal(); err != nil {
+				return err
+			}
 		}
 		done = true
 		return errors.Join(os.Rename(tmp.Name(), target), files.SyncDir(string(d)))

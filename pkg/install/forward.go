@@ -40,14 +40,13 @@ func IsForwarder(args []string) bool { return filepath.Base(args[0]) == leasehol
 
 // Forward is the forwarder: it serves one call of the runtime, and returns the exit code.
 func Forward(args []string) int {
-	var err error
-	if len(args) > 1 && args[1] == removeArg {
-		var self string
-		if self, err = os.Executable(); err == nil {
-			err = removeForwarder(self)
-		}
-	} else {
-		err = forward()
+	self, err := os.Executable()
+	switch {
+	case err != nil:
+	case len(args) > 1 && args[1] == removeArg:
+		err = removeForwarder(self)
+	default:
+		err = forward(self)
 	}
 	var exit *exec.ExitError
 	switch {
@@ -60,7 +59,8 @@ func Forward(args []string) int {
 	return 1
 }
 
-func forward() error {
+// forward serves a call. self is the path of this program.
+func forward(self string) error {
 	stdin, err := io.ReadAll(os.Stdin)
 	if err != nil {
 		return err
@@ -73,14 +73,14 @@ func forward() error {
 	verb, isChained := os.Getenv("CNI_COMMAND"), conf.Type == leasehold && isAbsent(conf.IPAM)
 	switch {
 	case !isChained, verb == "VERSION":
-		err = runHostLocal(stdin)
+		err = runHostLocal(self, stdin)
 	case verb == "ADD" && isAbsent(conf.PrevResult):
 		err = errors.New("prevResult is missing, which the entry of leasehold needs")
 	case verb == "ADD":
 		_, err = os.Stdout.Write(conf.PrevResult)
 	}
 	if err == nil && verb == "DEL" {
-		startRemoval(os.Getenv("CNI_CONTAINERID"))
+		startRemoval(self, os.Getenv("CNI_CONTAINERID"))
 	}
 	return err
 }
@@ -88,14 +88,10 @@ func forward() error {
 func isAbsent(value json.RawMessage) bool { return value == nil || string(value) == "null" }
 
 // runHostLocal runs the host-local beside this program.
-func runHostLocal(stdin []byte) error {
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
+func runHostLocal(self string, stdin []byte) error {
 	cmd := exec.Command(filepath.Join(filepath.Dir(self), hostLocal))
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), os.Stdout, os.Stderr
-	if err = cmd.Start(); err != nil {
+	if err := cmd.Start(); err != nil {
 		// Not the error itself, whose text a runtime may take for the success of a DEL.
 		return fmt.Errorf("%s cannot be run; install host-local (containernetworking/plugins) there", cmd.Path)
 	}
@@ -105,10 +101,10 @@ func runHostLocal(stdin []byte) error {
 // startRemoval starts a process that removes this program as soon as no stored configuration names
 // it. That of the container whose DEL this is still does. If it is not seen, those of others might
 // not be seen either, and nothing is removed.
-func startRemoval(containerID string) {
+func startRemoval(self, containerID string) {
 	seen := func(path string) bool { return strings.Contains(filepath.Base(path), containerID) }
 	stored, err := replayed()
-	if self, e := os.Executable(); err == nil && e == nil && containerID != "" && slices.ContainsFunc(stored, seen) {
+	if err == nil && containerID != "" && slices.ContainsFunc(stored, seen) {
 		cmd := exec.Command(self, removeArg)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a runtime may kill the group of a call
 		_ = cmd.Start()                                      // the DEL itself has succeeded
@@ -116,8 +112,9 @@ func startRemoval(containerID string) {
 }
 
 // removeForwarder waits until no stored configuration names leasehold, and then removes this
-// program, which is at a path. Only one process does so at a time. One that it turns away has
-// changed the time of the program before, so that it waits as long for that one's DEL.
+// program, which is at a path. Otherwise it ends forwarderWaits after the time of the file, which
+// it sets whenever one of the configurations is gone. Only one process waits. Others set the time,
+// so that it waits as long for their DELs, and end.
 func removeForwarder(path string) error {
 	self, err := os.Open(path)
 	if err != nil {
@@ -125,36 +122,31 @@ func removeForwarder(path string) error {
 	}
 	defer self.Close()
 	lock := func() error { return syscall.Flock(int(self.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }
-	now := time.Now()
-	_ = os.Chtimes(path, now, now) // where that fails, the program cannot be removed either
+	touch := func() { _ = os.Chtimes(path, time.Now(), time.Now()) } // where that fails, it cannot be removed either
+	isOver := func() bool {
+		info, err := self.Stat()
+		return err != nil || time.Since(info.ModTime()) >= forwarderWaits
+	}
+	touch()
 	if lock() != nil {
 		return nil
 	}
-	last, asked, end := "", modified(self), now.Add(forwarderWaits)
-	for {
+	for last := ""; ; {
 		time.Sleep(time.Second)
 		stored, err := replayed()
-		switch text, at := strings.Join(stored, "\n"), modified(self); {
+		switch text := strings.Join(stored, "\n"); {
 		case err == nil && text == "":
 			return removeFile(path, self)
-		case err == nil && text != last, at != asked:
-			last, asked, end = text, at, time.Now().Add(forwarderWaits)
-		case !time.Now().Before(end):
+		case err == nil && text != last:
+			last = text
+			touch()
+		case isOver():
 			_ = syscall.Flock(int(self.Fd()), syscall.LOCK_UN)
-			if modified(self) == asked || lock() != nil {
+			if isOver() || lock() != nil {
 				return nil
 			}
 		}
 	}
-}
-
-// modified returns when a file was changed, in nanoseconds.
-func modified(f *os.File) int64 {
-	info, err := f.Stat()
-	if err != nil {
-		return 0
-	}
-	return info.ModTime().UnixNano()
 }
 
 // removeFile removes an open file, unless another one has its name now, because leasehold was
@@ -162,10 +154,8 @@ func modified(f *os.File) int64 {
 func removeFile(path string, open *os.File) error {
 	d := Dir(filepath.Dir(path))
 	return d.locked(func() error {
-		mine, err := open.Stat()
-		now, e := os.Stat(path)
-		if err = errors.Join(err, e); err != nil || !os.SameFile(mine, now) {
-			return err
+		if !files.IsAt(open, path) {
+			return nil
 		}
 		return errors.Join(os.Remove(path), files.SyncDir(string(d)))
 	})

@@ -1,13 +1,13 @@
 package install
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/cniconf"
 	"github.com/leasehold-cni/leasehold/pkg/files"
@@ -46,21 +46,22 @@ func (d Dir) path(name string) string { return filepath.Join(string(d), name) }
 // error, because no runtime uses such a directory. Replace holds the lock of the directory. What
 // another program puts into host-local's place between the last two system calls is lost, and
 // what was there before is kept.
-func (d Dir) Replace(program []byte) (done bool, err error) {
-	return d.put(program, hostLocal, func() error {
-		target := d.path(hostLocal)
-		now, err := look(target)
-		switch {
-		case err != nil:
-			return err
-		case now.usable && !now.ours:
-			return d.keep()
-		case !now.exists && !exists(d.path(kept)):
-			return fmt.Errorf("there is no %s; "+
-				"--cni-bin-dir has to be the directory from which the runtime runs plugins", target)
-		}
-		return nil
-	})
+func (d Dir) Replace(program []byte) (done bool, err error) { return d.put(program, hostLocal) }
+
+// keepHostLocal keeps the present host-local before the program replaces it.
+func (d Dir) keepHostLocal() error {
+	target := d.path(hostLocal)
+	now, err := look(target)
+	switch {
+	case err != nil:
+		return err
+	case now.CanRun && !now.Ours:
+		return d.keep()
+	case !now.exists && !exists(d.path(kept)):
+		return fmt.Errorf("there is no %s; "+
+			"--cni-bin-dir has to be the directory from which the runtime runs plugins", target)
+	}
+	return nil
 }
 
 // restore undoes Replace. If leasehold's plugin has the name host-local, restore renames the kept
@@ -74,7 +75,7 @@ func (d Dir) restore() (done bool, err error) {
 			return err
 		}
 		done = true
-		if now.exists && !now.ours {
+		if now.exists && !now.Ours {
 			err = os.Remove(d.path(kept))
 		} else {
 			err = os.Rename(d.path(kept), d.path(hostLocal))
@@ -90,17 +91,17 @@ func (d Dir) restorable() (now, was program, err error) {
 	if now, err = look(d.path(hostLocal)); err != nil {
 		return now, was, err
 	}
-	if was, err = look(d.path(kept)); err != nil || now.exists && !now.ours {
+	if was, err = look(d.path(kept)); err != nil || now.exists && !now.Ours {
 		return now, was, err
 	}
-	if was.ours {
+	if was.Ours {
 		was = program{} // restore removes it
 	}
 	switch {
 	case !was.exists && now.exists:
 		err = fmt.Errorf("%s is leasehold, and no other host-local is kept in %s; "+
 			"install host-local (containernetworking/plugins) there", d.path(hostLocal), d)
-	case was.exists && !was.usable:
+	case was.exists && !was.CanRun:
 		err = fmt.Errorf("%s cannot be run, so leasehold stays in host-local's place; "+
 			"install host-local (containernetworking/plugins) there", d.path(kept))
 	}
@@ -111,20 +112,14 @@ func (d Dir) restorable() (now, was program, err error) {
 // that it removes the temporary files of installers that were killed, and a kept file that is
 // leasehold's plugin. It waits up to ten seconds for another installer.
 func (d Dir) locked(f func() error) error {
-	dir, err := os.Open(string(d))
+	dir, err := files.OpenDir(string(d))
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
-	for until := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(until) {
-			return fmt.Errorf("locking %s: %w", d, err)
-		}
+	if err := files.Flock(files.WithMaxWait(context.Background()), dir, syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("locking %s: %w", d, err)
 	}
+	defer dir.Close()
 	left, err := filepath.Glob(d.path(unfinished + "*"))
 	for _, path := range left {
 		err = errors.Join(err, os.Remove(path))
@@ -159,7 +154,7 @@ func (d Dir) keep() error {
 // replaced by leasehold's plugin.
 func (d Dir) dropKept() error {
 	was, err := look(d.path(kept))
-	if err != nil || !was.ours {
+	if err != nil || !was.Ours {
 		return err
 	}
 	return os.Remove(d.path(kept))
@@ -168,8 +163,7 @@ func (d Dir) dropKept() error {
 // program describes what is at a path in the directory of plugins.
 type program struct {
 	exists bool
-	usable bool // an executable file, or a link to one
-	ours   bool // leasehold's plugin, of any version, or a link to it
+	cniconf.Binary
 }
 
 // look examines a path. It returns the zero program if nothing is there. It returns an error if the
@@ -188,12 +182,6 @@ func look(path string) (p program, err error) {
 	case !info.Mode().IsRegular():
 		return p, fmt.Errorf("%s is not a file (%s)", path, info.Mode())
 	}
-	p.usable = info.Mode().Perm()&0o111 != 0 && info.Size() > 0
-	f, err := os.Open(path)
-	if err != nil {
-		return p, err
-	}
-	defer f.Close()
-	p.ours, err = cniconf.IsLeasehold(f)
+	p.Binary, err = cniconf.ReadBinary(path, info)
 	return p, err
 }

@@ -62,7 +62,7 @@ func (u Uninstaller) Plan(ctx context.Context) (p Plan, err error) {
 		naming = append(naming, c.Path)
 	}
 	naming = append(naming, stored...)
-	if e == nil && !now.usable && !was.usable && len(naming) > 0 {
+	if e == nil && !now.CanRun && !was.CanRun && len(naming) > 0 {
 		err = errors.Join(err, fmt.Errorf("%s names leasehold, and there is no host-local in %s to serve it; "+
 			"install host-local (containernetworking/plugins) there", naming[0], u.Dir))
 	}
@@ -81,7 +81,7 @@ func (u Uninstaller) Plan(ctx context.Context) (p Plan, err error) {
 		}
 	}
 	p.count(survey.Leases, isLost)
-	if now.ours || was.exists {
+	if now.Ours || was.exists {
 		p.add("%s is the host-local that was there before", u.Dir.path(hostLocal))
 	}
 	for _, c := range undos {
@@ -216,10 +216,10 @@ func (u Uninstaller) switchToHostLocal(undos []cniconf.Change) error {
 	if err != nil || !named.exists {
 		return err
 	}
-	if now, err := look(u.Dir.path(hostLocal)); err != nil || !now.usable {
+	if now, err := look(u.Dir.path(hostLocal)); err != nil || !now.CanRun {
 		return err // nothing calls leasehold: see Plan
 	}
-	_, err = u.Dir.put(u.Forwarder, leasehold, func() error { return nil })
+	_, err = u.Dir.put(u.Forwarder, leasehold)
 	return err
 }
 
@@ -236,7 +236,7 @@ func (u Uninstaller) waitForCalls(ctx context.Context) error {
 				return false
 			}
 			p, err := look(path) // nothing if the process has ended
-			return p.ours || err != nil
+			return p.Ours || err != nil
 		})
 		if err == nil && pid != 0 {
 			err = fmt.Errorf("a call of the plugin (process %d) has not ended", pid)
@@ -321,15 +321,14 @@ func blocked(pools []lease.Pool) (err error) {
 // could not be deleted without it. Then the forwarder stays, and removeName returns why.
 func (u Uninstaller) removeName() (left string, err error) {
 	path := u.Dir.path(leasehold)
-	p, err := look(path)
-	if err != nil || !p.exists {
-		return "", err
+	if !exists(path) {
+		return "", nil
 	}
 	stored, err := replayed()
-	if err != nil {
+	switch {
+	case err != nil:
 		return "", err
-	}
-	if len(stored) > 0 {
+	case len(stored) > 0:
 		return staying(path, stored), nil
 	}
 	// The forwarder may have removed itself.
