@@ -99,14 +99,14 @@ type addressRange struct {
 	Gateway    string          `json:"gateway"`
 }
 
-// loadConfig decodes a configuration.
+// loadConfig decodes a configuration. With an error it returns an empty one.
 func loadConfig(stdin []byte) (*config, error) {
 	c := &config{stdin: stdin}
 	if err := decode(stdin, c, ""); err != nil {
-		return nil, err
+		return &config{}, err
 	}
 	if len(c.Name) > maxNetworkName {
-		return nil, fmt.Errorf("%w: name: %s; want at most %d characters",
+		return &config{}, fmt.Errorf("%w: name: %s; want at most %d characters",
 			errConfig, policy.Quote(c.Name), maxNetworkName)
 	}
 	return c, nil
@@ -247,11 +247,13 @@ func (c *config) checkFamilies(sets []pool.Set) error {
 	if modern, _ := version.GreaterThanOrEqualTo(c.CNIVersion, "0.3.0"); modern {
 		return nil
 	}
-	families := map[bool]int{}
+	v4 := 0
 	for _, set := range sets {
-		families[set[0].Start.Is4()]++
+		if set[0].Start.Is4() {
+			v4++
+		}
 	}
-	if families[true] > 1 || families[false] > 1 {
+	if v4 > 1 || len(sets)-v4 > 1 {
 		return fmt.Errorf("CNI version %s %w", c.CNIVersion, errFamilies)
 	}
 	return nil

@@ -2,6 +2,7 @@ package cniplugin
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -87,11 +88,8 @@ var fallback = translation{code: types.ErrTryAgainLater, advice: "the call can b
 // for errors without a code.
 func coded(verb string, err error) *types.Error {
 	t := fallback
-	for _, known := range translations {
-		if errors.Is(err, known.of) {
-			t = known
-			break
-		}
+	if i := slices.IndexFunc(translations, func(t translation) bool { return errors.Is(err, t.of) }); i >= 0 {
+		t = translations[i]
 	}
 	if errors.Is(err, errFamilies) {
 		t = translation{code: types.ErrInvalidNetworkConfig}

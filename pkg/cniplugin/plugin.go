@@ -116,10 +116,11 @@ func (p *Plugin) Add(args *skel.CmdArgs) (err error) {
 //
 // The configuration of a DEL may differ from that of the ADD, or be invalid (docs/facts.md, "DEL
 // uses the configuration that is on disk now"). release therefore uses the configuration, which is
-// nil if it is invalid, only as a hint that shows where host-local may have files of the container.
+// empty if it is invalid, only as a hint that shows where host-local may have files of the
+// container.
 func (p *Plugin) release(ctx context.Context, args *skel.CmdArgs, c *config) error {
-	who := lease.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}
-	return p.Service.Release(ctx, who, c.scope())
+	in, _ := c.scope()
+	return p.Service.Release(ctx, lease.Attachment{ContainerID: args.ContainerID, IfName: args.IfName}, in)
 }
 
 // NetnsOverride is the environment variable with which skel allows a container to have the same
@@ -154,32 +155,26 @@ func (p *Plugin) checkNetns(args *skel.CmdArgs) error {
 // Del releases the addresses of the container's interface. As a chained plugin it does nothing.
 func (p *Plugin) Del(args *skel.CmdArgs) (err error) {
 	defer p.end(verbDel, time.Now(), &err)
-	c, err := loadConfig(args.StdinData)
-	switch {
-	case err != nil:
-		c = nil
-	case c.isChained():
+	c, _ := loadConfig(args.StdinData)
+	if c.isChained() {
 		return nil // leasehold's DEL as an IPAM plugin releases the addresses
 	}
 	return p.release(context.Background(), args, c)
 }
 
-// scope returns the pool, the range sets and the policies of a configuration, which may be nil. The
-// parts that are invalid have their zero value or the default, and errors are ignored.
-func (c *config) scope() operation.Scope {
-	if c == nil {
-		return operation.Scope{}
-	}
+// scope returns the pool, the range sets and the policies of a configuration, or an error if the
+// pool is invalid. Sets and policies that are invalid have their zero value or the default.
+func (c *config) scope() (operation.Scope, error) {
 	p, err := c.pool()
 	if err != nil {
-		return operation.Scope{}
+		return operation.Scope{}, err
 	}
 	sets, _ := c.sets()
 	in := operation.Existing(p, sets)
 	if options, err := c.options(); err == nil {
 		in.CoolDown, in.Caches = options.CoolDown, options.CNICacheDirs
 	}
-	return in
+	return in, nil
 }
 
 // Check verifies that the container has the addresses of prevResult. As a chained plugin it
@@ -213,10 +208,11 @@ func (p *Plugin) GC(args *skel.CmdArgs) error {
 		if err != nil || !listed {
 			return err
 		}
-		if _, err := c.pool(); err != nil {
+		in, err := c.scope()
+		if err != nil {
 			return err
 		}
-		return p.Service.Collect(context.Background(), c.scope(), valid)
+		return p.Service.Collect(context.Background(), in, valid)
 	})
 }
 
@@ -228,11 +224,11 @@ func (p *Plugin) Status(args *skel.CmdArgs) error {
 		_, errOptions := c.options()
 		_, errRequested := c.requested(netip.Addr{})
 		_, errResult := c.newResult()
-		_, errPool := c.pool()
+		in, errPool := c.scope()
 		if err := cmp.Or(errSets, errOptions, errPool, errRequested, errResult); err != nil {
 			return err
 		}
-		return p.Service.Status(context.Background(), c.scope())
+		return p.Service.Status(context.Background(), in)
 	})
 }
 
