@@ -45,20 +45,15 @@ func (l Limits) Of(namespace string) NamespaceLimits {
 // Validate returns an error that names every invalid key and value.
 func (l Limits) Validate() error {
 	var errs []error
-	prefixes := map[string]bool{"": true}
-	for _, key := range slices.Sorted(maps.Keys(l)) {
-		i := strings.LastIndexByte(key, '.') + 1
-		switch key[i:] {
+	for _, key := range slices.Sorted(maps.Keys(l)) { // the agent logs a text once
+		switch name := key[strings.LastIndexByte(key, '.')+1:]; name {
 		case limitHeld, limitShare, limitWindow, limitForever, limitChoose:
-			prefixes[key[:i]] = true
+			_, err := Limits{name: l[key]}.parse("")
+			errs = append(errs, err)
 		default:
 			errs = append(errs, fmt.Errorf("%s is not a limit; want maxHeld, maxHeldShare, maxWindow, forever or "+
 				`choose, also after a namespace and a dot`, Quote(key)))
 		}
-	}
-	for _, prefix := range slices.Sorted(maps.Keys(prefixes)) { // the agent logs a text once
-		_, err := l.parse(prefix)
-		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
