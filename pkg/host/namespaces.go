@@ -77,14 +77,7 @@ func (h *Host) Namespaces() ([]Namespace, error) {
 		n, _ := h.Netns(h.processNetns(own)) // after an error the inode is that of no namespace
 		delete(found, n.Ino)
 	}
-	byPath := map[string]lease.Netns{}
-	for _, n := range found {
-		byPath[n.Path] = n
-	}
-	var list []lease.Netns
-	for _, path := range slices.Sorted(maps.Keys(byPath)) {
-		list = append(list, byPath[path])
-	}
+	list := slices.SortedFunc(maps.Values(found), func(a, b lease.Netns) int { return strings.Compare(a.Path, b.Path) })
 	return append(h.readAll(list), unread...), nil
 }
 
