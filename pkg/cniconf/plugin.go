@@ -87,7 +87,11 @@ type entry struct {
 // is not an error, because the plugin itself might never read it; json.Unmarshal decodes the other
 // fields nevertheless.
 func plugin(raw []byte, file, pointer string) Plugin {
-	raw = asPassed(raw)
+	// As libcni passes it on: with sorted keys, and without any that is repeated, of which the last
+	// counts. Both determine how it is decoded.
+	if passed, err := libcni.InjectConf(&libcni.PluginConfig{Bytes: raw}, nil); err == nil {
+		raw = passed.Bytes
+	}
 	var e entry
 	_ = json.Unmarshal(raw, &e)
 	p := Plugin{Type: e.Type, File: file, Pointer: pointer, PassesAnnotations: e.Capabilities[annotations],
@@ -139,20 +143,6 @@ func (p Plugin) stdin(network, cniVersion string) []byte {
 		return nil
 	}
 	return conf.Bytes
-}
-
-// asPassed returns the entry of a plugin as libcni passes it on: with sorted keys, and without any
-// that is repeated, of which the last counts. Both determine how it is decoded.
-func asPassed(raw []byte) []byte {
-	var members map[string]any
-	if json.Unmarshal(raw, &members) != nil {
-		return raw
-	}
-	passed, err := json.Marshal(members)
-	if err != nil {
-		return raw
-	}
-	return passed
 }
 
 // key returns how a key is written in an object, whose case encoding/json ignores, and its value.

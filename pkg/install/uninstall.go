@@ -340,18 +340,16 @@ func (u Uninstaller) removeName() (left string, err error) {
 
 // staying says why the forwarder stays at a path, and until when.
 func staying(path string, stored []string) string {
-	const shown = 3
-	more := ""
-	if n := len(stored) - shown; n > 0 {
-		more = fmt.Sprintf(" and %d more", n)
-		stored = stored[:shown]
+	paths := strings.Join(stored[:min(len(stored), 3)], ", ")
+	if n := len(stored) - 3; n > 0 {
+		paths += fmt.Sprintf(" and %d more", n)
 	}
 	return fmt.Sprintf("%s stays, and runs host-local for DELs of containers that were started with leasehold: their "+
-		"configuration is in %s%s. It removes itself after the last DEL that calls it. containerd calls it only for "+
+		"configuration is in %s. It removes itself after the last DEL that calls it. containerd calls it only for "+
 		"configurations of flannel and Multus, and no runtime for a container that it does not know (crictl pods "+
 		"-q --no-trunc): remove the files of such containers, and call leasectl uninstall again when the others "+
 		"have ended",
-		path, strings.Join(stored, ", "), more)
+		path, paths)
 }
 
 // Retry calls f once per second until f succeeds. It returns the last error when the limit is over

@@ -88,9 +88,10 @@ type RawConfig struct {
 func (r RawConfig) Config() (Config, error) {
 	c := Defaults()
 	err := errors.Join(
-		set("ipam.onBusy", r.OnBusy, &c.OnBusy, oneOf(New, Refuse)),
+		set("ipam.onBusy", r.OnBusy, &c.OnBusy, oneOf(`"new" or "refuse"`, New, Refuse)),
 		set("ipam.busyTimeout", r.BusyTimeout, &c.BusyTimeout, parseDuration),
-		set("ipam.onExhaustion", r.OnExhaustion, &c.OnExhaustion, oneOf(Fail, Fair, Yield)),
+		set("ipam.onExhaustion", r.OnExhaustion, &c.OnExhaustion,
+			oneOf(`"fail", "fair" or "yield"`, Fail, Fair, Yield)),
 		set("ipam.maxWindow", r.MaxWindow, &c.MaxWindow, parseMaxWindow),
 		set("ipam.coolDown", r.CoolDown, &c.CoolDown, parseDuration),
 		set("ipam.defaultWindow", r.DefaultWindow, &c.DefaultWindow, ParseWindow),
@@ -117,24 +118,14 @@ func set[T any](name, text string, into *T, parse func(string) (T, error)) error
 	return nil
 }
 
-// oneOf returns a parser that accepts these values.
-func oneOf[T ~string](values ...T) func(string) (T, error) {
+// oneOf returns a parser that accepts these values. want is what its error says about them.
+func oneOf[T ~string](want string, values ...T) func(string) (T, error) {
 	return func(s string) (T, error) {
 		if slices.Contains(values, T(s)) {
 			return T(s), nil
 		}
-		return "", fmt.Errorf("%s is not known; want %s", Quote(s), quoted(values))
+		return "", fmt.Errorf("%s is not known; want %s", Quote(s), want)
 	}
-}
-
-// quoted returns the values in quotes, as an alternative: `"fail", "fair" or "yield"`.
-func quoted[T ~string](values []T) string {
-	var all []string
-	for _, v := range values {
-		all = append(all, Quote(string(v)))
-	}
-	last := len(all) - 1
-	return strings.Join(all[:last], ", ") + " or " + all[last]
 }
 
 // parseDuration parses a Go duration from 0 to MaxWindow.
