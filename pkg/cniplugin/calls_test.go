@@ -90,8 +90,9 @@ func TestCalls(t *testing.T) {
 				}
 			}
 			isRequest := fmt.Sprint(r.calls) == "[Assign]" || fmt.Sprint(r.calls) == "[Verify]"
-			if isRequest != (r.req.ContainerID == args.ContainerID) {
-				t.Errorf("a request of container %.20q", r.req.ContainerID)
+			if of := []string{r.req.ContainerID, r.req.IfName, r.req.NetnsPath}; isRequest != slices.Equal(of,
+				[]string{args.ContainerID, args.IfName, args.Netns}) {
+				t.Errorf("a request of %.20q", of)
 			}
 			for _, key := range []string{"called", "pool", "sets", "gateway"} {
 				delete(left, key)
@@ -128,11 +129,16 @@ func (r *recorder) values() map[string]string {
 	if r.req.Retention != (policy.Request{}) {
 		retention = fmt.Sprintf("%+v", r.req.Retention)
 	}
+	options := fmt.Sprintf("%+v", r.req.Options)
+	if r.req.ContainerID == "" || options == fmt.Sprintf("%+v", policy.Defaults()) {
+		options = ""
+	}
 	out := map[string]string{
 		"called": cmp.Or(strings.Join(r.calls, " "), "nothing"),
 		"pool":   strings.TrimSpace(pool.DataDir + " " + pool.Network),
 		"sets":   strings.Join(texts(sets), " "), "link": r.req.Link, "retention": retention, "valid": valid,
 		"requested": strings.Join(texts(r.req.Requested), " "), "prev": strings.Join(texts(r.req.Prev), " "),
+		"options": options,
 	}
 	if p := r.req.Pod; p != (ipam.Pod{}) {
 		out["pod"] = strings.TrimSuffix(strings.Join([]string{p.Namespace, p.Name, p.UID}, "/"), "/")

@@ -43,17 +43,3 @@ func TestRequestWithAReservationName(t *testing.T) {
 		}
 	}
 }
-
-// FuzzParseReserveAs verifies that an accepted name equals its text and is a DNS label, and that
-// the length of an error is limited.
-func FuzzParseReserveAs(f *testing.F) {
-	for _, s := range []string{"registry", "a-b", "-", "", "a.b"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		got, err := ParseReserveAs(s)
-		if err == nil && (got != s || !lease.IsReserveAs(s)) || err != nil && (got != "" || len(err.Error()) > 600) {
-			t.Errorf("%q: %q, %v", s, got, err)
-		}
-	})
-}

@@ -17,8 +17,6 @@ type tableRow struct {
 	value, meaning string
 }
 
-func readWindows(t testing.TB) []tableRow { return readTable(t, "testdata/windows.txt") }
-
 func readTable(t testing.TB, name string) []tableRow {
 	t.Helper()
 	data, err := os.ReadFile(name)
@@ -39,22 +37,21 @@ func readTable(t testing.TB, name string) []tableRow {
 	return rows
 }
 
-func (r tableRow) want(t *testing.T) time.Duration {
+// want returns the window that a row stands for.
+func (r tableRow) want(t *testing.T) lease.Window {
 	switch r.meaning {
 	case "none":
 		return 0
 	case "forever":
-		return time.Duration(lease.Forever)
+		return lease.Forever
 	}
 	d, err := time.ParseDuration(r.meaning)
-	if err != nil {
-		t.Fatalf("windows.txt: %q: %v", r.meaning, err)
-	}
-	return d
+	must.Succeed(t, err)
+	return lease.Window(d)
 }
 
 func TestParseWindow(t *testing.T) {
-	for _, row := range readWindows(t) {
+	for _, row := range readTable(t, "testdata/windows.txt") {
 		t.Run(row.value, func(t *testing.T) {
 			got, err := ParseWindow(row.value)
 			if row.meaning == "error" {
@@ -68,7 +65,7 @@ func TestParseWindow(t *testing.T) {
 				}
 				return
 			}
-			if want := row.want(t); err != nil || got != lease.Window(want) {
+			if want := row.want(t); err != nil || got != want {
 				t.Errorf("%q is parsed as %v (%v), want %v", row.value, got, err, want)
 			}
 		})
@@ -92,7 +89,7 @@ func TestQuote(t *testing.T) {
 // FuzzParseWindow verifies that an accepted window is in range and matches the exported
 // expressions, and that the length of an error does not depend on the length of the text.
 func FuzzParseWindow(f *testing.F) {
-	for _, row := range readWindows(f) {
+	for _, row := range readTable(f, "testdata/windows.txt") {
 		f.Add(row.value)
 	}
 	forms := regexp.MustCompile(minutesPattern + "|" + durationPattern + "|^" + lease.Forever.String() + "$")
