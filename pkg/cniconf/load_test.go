@@ -1,17 +1,11 @@
 package cniconf
 
 import (
-	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
-	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -44,89 +38,6 @@ func loaded(c Conf) string {
 		out = append(out, "unread")
 	}
 	return strings.Join(out, "; ")
-}
-
-func TestMultus(t *testing.T) {
-	inline := `{"type":"multus","name":"multus","kubeconfig":"/x","delegates":[{"name":"cbr0","plugins":[
-		{"type":"flannel","ipam":{"type":"leasehold"}},{"type":"portmap"}]},
-		{"name":"b","type":"ptp","ipam":{"type":"dhcp"}}]}`
-	want := []Delegate{
-		{Network: "cbr0", Plugins: []Plugin{
-			{Type: "flannel", File: "f", Pointer: "/delegates/0/plugins/0",
-				IPAM:               IPAM{Type: "leasehold", Pointer: "/delegates/0/plugins/0/ipam/type"},
-				AnnotationsPointer: "/delegates/0/plugins/0/capabilities/" + annotations},
-			{Type: "portmap", File: "f", Pointer: "/delegates/0/plugins/1"},
-		}},
-		{Network: "b", Plugins: []Plugin{{Type: "ptp", File: "f", Pointer: "/delegates/1",
-			IPAM:               IPAM{Type: "dhcp", Pointer: "/delegates/1/ipam/type"},
-			AnnotationsPointer: "/delegates/1/capabilities/" + annotations}}},
-	}
-	p := plugin([]byte(inline), "f", "")
-	if diff := cmp.Diff(want, p.Follows, cmpopts.IgnoreUnexported(Plugin{})); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	for _, text := range []string{`{}`, `{"delegates":{}}`, `{"delegates":[1]}`, `{"delegates":[{"name":"cbr0"}]}`,
-		`{"delegates":[{"plugins":[{}]}]}`, `{"delegates":[{"plugins":[[]]}]}`, `{"delegates":[{"plugins":"bad"}]}`} {
-		text = strings.Replace(`{"type":"multus",`+text[1:], ",}", "}", 1)
-		if p := plugin([]byte(text), "f", ""); p.Type != "multus" || len(p.Follows) > 0 {
-			t.Errorf("%s follows %v", text, p.Follows)
-		}
-	}
-}
-
-// at returns the value at a JSON pointer without escapes.
-func at(doc any, pointer string) (any, error) {
-	for _, step := range strings.Split(pointer, "/")[1:] {
-		switch v := doc.(type) {
-		case map[string]any:
-			doc = v[step]
-		case []any:
-			i, err := strconv.Atoi(step)
-			if err != nil || i >= len(v) {
-				return nil, fmt.Errorf("no element %s", step)
-			}
-			doc = v[i]
-		default:
-			return nil, fmt.Errorf("%s: in a %T", step, doc)
-		}
-	}
-	return doc, nil
-}
-
-func FuzzReadFile(f *testing.F) {
-	for _, s := range []string{
-		bridge, flannel, `{"type":"multus","delegates":[` + bridge + `]}`, `{"name":"../..","a":1}`,
-		`{"type":"x","ipam":null}`, `{"name":"a","plugins":[{"type":"a","ipam":{"TYPE":"b","type":"c"}}]}`} {
-		f.Add(s, true)
-		f.Add(s, false)
-	}
-	dir := f.TempDir()
-	f.Fuzz(func(t *testing.T, content string, isList bool) {
-		path := filepath.Join(dir, "1.conf")
-		if isList {
-			path += "list"
-		}
-		must.Succeed(t, os.WriteFile(path, []byte(content), 0o600))
-		got := readFile(path)
-		if usable := got.Invalid == nil && got.Unread == nil; usable != (len(got.Plugins) > 0) && usable {
-			t.Fatalf("usable without plugins: %+v", got)
-		}
-		var doc any
-		if json.Unmarshal([]byte(content), &doc) != nil {
-			if got.Invalid == nil {
-				t.Fatalf("not JSON, but accepted: %+v", got)
-			}
-			return
-		}
-		for _, p := range got.Plugins {
-			if p.File != path || p.IPAM.Type == "" || p.IPAM.Default || p.Ambiguous != "" {
-				continue
-			}
-			if v, err := at(doc, p.IPAM.Pointer); err != nil || v != p.IPAM.Type {
-				t.Fatalf("at %s: %v, %v; want %q in %s", p.IPAM.Pointer, v, err, p.IPAM.Type, content)
-			}
-		}
-	})
 }
 
 func TestReadRuntime(t *testing.T) {
