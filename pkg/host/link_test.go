@@ -72,47 +72,36 @@ func TestSetMACErrors(t *testing.T) {
 func TestForgetNeighbours(t *testing.T) {
 	h := testHost(t)
 	inNewNetns(t, func() error {
-		if err := addEth0("10.9.8.1/24", "fd00:9::1/64"); err != nil {
-			return err
+		must.Succeed(t, addEth0("10.9.8.1/24", "fd00:9::1/64"))
+		links := map[string]netlink.Link{}
+		for _, name := range []string{"eth0", "peer"} {
+			l, err := netlink.LinkByName(name)
+			must.Succeed(t, err)
+			must.Succeed(t, netlink.LinkSetUp(l))
+			links[name] = l
 		}
-		peer, err := netlink.LinkByName("peer")
-		if err != nil {
-			return err
+		for _, n := range []struct {
+			link, addr string
+			state      int
+		}{
+			{"eth0", "10.9.8.7", netlink.NUD_REACHABLE},
+			{"peer", "10.9.8.7", netlink.NUD_STALE},
+			{"eth0", "fd00:9::7", netlink.NUD_REACHABLE},
+			{"eth0", "10.9.8.8", netlink.NUD_PERMANENT},
+			{"eth0", "10.9.8.9", netlink.NUD_REACHABLE},
+		} {
+			must.Succeed(t, netlink.NeighAdd(&netlink.Neigh{LinkIndex: links[n.link].Attrs().Index, State: n.state,
+				IP: net.ParseIP(n.addr), HardwareAddr: mac(t, "02:00:00:00:00:08")}))
 		}
-		eth0, err := netlink.LinkByName("eth0")
-		if err != nil {
-			return err
-		}
-		for _, l := range []netlink.Link{peer, eth0} {
-			if err := netlink.LinkSetUp(l); err != nil {
-				return err
-			}
-		}
-		add := func(l netlink.Link, addr string, state int) {
-			n := &netlink.Neigh{LinkIndex: l.Attrs().Index, IP: net.ParseIP(addr),
-				HardwareAddr: mac(t, "02:00:00:00:00:08"), State: state}
-			if err := netlink.NeighAdd(n); err != nil {
-				t.Fatalf("%s: %v", addr, err)
-			}
-		}
-		add(eth0, "10.9.8.7", netlink.NUD_REACHABLE)
-		add(peer, "10.9.8.7", netlink.NUD_STALE)
-		add(eth0, "fd00:9::7", netlink.NUD_REACHABLE)
-		add(eth0, "10.9.8.8", netlink.NUD_PERMANENT)
-		add(eth0, "10.9.8.9", netlink.NUD_REACHABLE)
 		var addrs []netip.Addr
 		for _, a := range []string{"10.9.8.7", "fd00:9::7", "10.9.8.8", "10.9.8.77"} {
 			addrs = append(addrs, netip.MustParseAddr(a))
 		}
-		if err := h.ForgetNeighbours(addrs); err != nil {
-			t.Errorf("%v", err)
-		}
+		must.Succeed(t, h.ForgetNeighbours(addrs))
 		var left []string
 		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 			list, err := netlink.NeighList(0, family)
-			if err != nil {
-				return err
-			}
+			must.Succeed(t, err)
 			for _, n := range list {
 				if n.State != netlink.NUD_NOARP && n.State&(netlink.NUD_FAILED|netlink.NUD_NONE) == 0 {
 					left = append(left, n.IP.String())

@@ -172,17 +172,6 @@ func TestProveViewInAContainerOfTheRuntime(t *testing.T) {
 	}
 }
 
-func FuzzLinkInode(f *testing.F) {
-	f.Add("net:[4026531840]", "net")
-	f.Add("mnt:[1]", "net")
-	f.Fuzz(func(t *testing.T, link, kind string) {
-		if n, ok := linkInode(link, kind); ok && (!strings.HasPrefix(link, kind) || n == 0 &&
-			!strings.Contains(link, "0")) {
-			t.Errorf("%q of kind %q is %d", link, kind, n)
-		}
-	})
-}
-
 // If the runtime has mounts of its own, the namespace of a bound lease at its path here proves that
 // its mounts are propagated.
 func TestProveViewInOtherMounts(t *testing.T) {
