@@ -251,52 +251,40 @@ func TestReplaceAndRestore(t *testing.T) {
 // TestReplaceKeepsOnlyHostLocal replaces what is found in host-local's place, where an older
 // host-local is kept already.
 func TestReplaceKeepsOnlyHostLocal(t *testing.T) {
-	other := func(d Dir) string { return filepath.Join(filepath.Dir(string(d)), "versions") }
 	for name, c := range map[string]struct {
-		make    func(t *testing.T, d Dir) error
-		keeps   bool   // what was there
-		link    string // what is kept is a link
-		prepare func(d Dir) error
+		program string // that is in host-local's place
+		link    string // or where a link there leads to; {other} is another directory
+		mode    fs.FileMode
+		keeps   bool
 	}{
-		"a package's upgrade": {make: func(t *testing.T, d Dir) error {
-			lay(t, d, hostLocal, built.hostLocal)
-			return nil
-		}, keeps: true},
-		"a relative link": {make: func(t *testing.T, d Dir) error {
-			return os.Symlink("../versions/host-local", d.path(hostLocal))
-		}, keeps: true, link: "../versions/host-local"},
-		"an absolute link": {make: func(t *testing.T, d Dir) error {
-			return os.Symlink(filepath.Join(other(d), hostLocal), d.path(hostLocal))
-		}, keeps: true, link: "absolute"},
-		"an older leasehold": {make: func(t *testing.T, d Dir) error {
-			lay(t, d, hostLocal, built.older)
-			return nil
-		}},
-		"a link to leasehold": {make: func(t *testing.T, d Dir) error {
-			lay(t, d, leasehold, built.ours)
-			return os.Symlink(leasehold, d.path(hostLocal))
-		}},
-		"a link that leads nowhere": {make: func(t *testing.T, d Dir) error {
-			return os.Symlink("gone", d.path(hostLocal))
-		}},
-		"a link to itself": {make: func(t *testing.T, d Dir) error {
-			return os.Symlink(hostLocal, d.path(hostLocal))
-		}},
-		"an empty file": {make: func(t *testing.T, d Dir) error {
-			return os.WriteFile(d.path(hostLocal), nil, 0o755)
-		}},
-		"a file that cannot be run": {make: func(t *testing.T, d Dir) error {
-			return os.WriteFile(d.path(hostLocal), []byte("#!/bin/sh\n"), 0o644)
-		}},
-		"nothing": {make: func(t *testing.T, d Dir) error { return nil }},
+		"a package's upgrade":        {program: built.hostLocal, mode: 0o755, keeps: true},
+		"a relative link":            {link: "../versions/host-local", keeps: true},
+		"an absolute link":           {link: "{other}/host-local", keeps: true},
+		"an older leasehold":         {program: built.older, mode: 0o755},
+		"a link to leasehold":        {link: leasehold},
+		"a link that leads nowhere":  {link: "gone"},
+		"a link to itself":           {link: hostLocal},
+		"an empty file":              {program: "/dev/null", mode: 0o755},
+		"a file that cannot be run":  {program: built.hostLocal, mode: 0o644},
+		"a leasehold that cannot be": {program: built.older, mode: 0o644},
+		"nothing":                    {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := Dir(filepath.Join(t.TempDir(), "bin"))
-			must.Succeed(t, errors.Join(os.Mkdir(string(d), 0o755), os.Mkdir(other(d), 0o755)))
-			lay(t, Dir(other(d)), hostLocal, built.hostLocal)
+			other := Dir(filepath.Join(filepath.Dir(string(d)), "versions"))
+			must.Succeed(t, errors.Join(os.Mkdir(string(d), 0o755), os.Mkdir(string(other), 0o755)))
+			lay(t, other, hostLocal, built.hostLocal)
+			lay(t, d, leasehold, built.ours)
+			link := strings.Replace(c.link, "{other}", string(other), 1)
+			if link != "" {
+				must.Succeed(t, os.Symlink(link, d.path(hostLocal)))
+			}
+			if c.program != "" {
+				lay(t, d, hostLocal, c.program)
+				must.Succeed(t, os.Chmod(d.path(hostLocal), c.mode))
+			}
 			must.Succeed(t, os.WriteFile(d.path(kept), []byte("#!/bin/sh\necho old\n"), 0o755))
 			old := stampAt(d.path(kept))
-			must.Succeed(t, c.make(t, d))
 			if done, err := d.Replace(read(t, built.ours)); !done || err != nil {
 				t.Fatalf("%v, %v", done, err)
 			}
@@ -304,18 +292,16 @@ func TestReplaceKeepsOnlyHostLocal(t *testing.T) {
 			if info, err := os.Lstat(d.path(hostLocal)); err != nil || !info.Mode().IsRegular() {
 				t.Errorf("host-local is %v, %v; want a file", info, err)
 			}
-			link, _ := os.Readlink(d.path(kept))
-			if want := strings.ReplaceAll(c.link, "absolute", filepath.Join(other(d), hostLocal)); link != want {
-				t.Errorf("what is kept is a link to %q, want %q", link, want)
-			}
 			if c.keeps {
+				if to, _ := os.Readlink(d.path(kept)); to != link {
+					t.Errorf("what is kept is a link to %q, want %q", to, link)
+				}
 				assertSame(t, d, kept, built.hostLocal)
 			} else if stampAt(d.path(kept)) != old {
 				t.Error("what was kept is gone")
 			}
-			must.Succeed(t, errors.Join(os.RemoveAll(d.path(leasehold))))
-			assertNames(t, d, hostLocal, kept)
-			assertSame(t, Dir(other(d)), hostLocal, built.hostLocal)
+			assertNames(t, d, hostLocal, kept, leasehold)
+			assertSame(t, other, hostLocal, built.hostLocal)
 		})
 	}
 }
