@@ -56,10 +56,7 @@ func TestCalls(t *testing.T) {
 					fields += fill(line)
 				}
 			}
-			args.StdinData = conf(cmp.Or(fields, `"ipam":{"subnet":"10.0.0.0/24"}`))
-			if strings.HasPrefix(fields, "{") || strings.HasPrefix(fields, "[") {
-				args.StdinData = []byte(fields)
-			}
+			args.StdinData = stdinOf(fields)
 			err := map[string]func(*skel.CmdArgs) error{"ADD": p.Add, "DEL": p.Del, "CHECK": p.Check, "GC": p.GC,
 				"CONFIGURATION": checkConfiguration}[verb](args)
 			if len(stdout.String()) > 0 && (verb != "ADD" || err != nil) {
@@ -107,6 +104,14 @@ func TestCalls(t *testing.T) {
 			}
 		})
 	}
+}
+
+// stdinOf returns a configuration that is given whole, or by its fields.
+func stdinOf(fields string) []byte {
+	if strings.HasPrefix(fields, "{") || strings.HasPrefix(fields, "[") {
+		return []byte(fields)
+	}
+	return conf(cmp.Or(fields, `"ipam":{"subnet":"10.0.0.0/24"}`))
 }
 
 var repeated = regexp.MustCompile(`\{(.)\*(\d+)\}`)

@@ -25,6 +25,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/rundir"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/cases"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -287,29 +288,11 @@ func TestEveryVerbSurvivesAPanic(t *testing.T) {
 	}
 }
 
-// seedConfigs is the seed corpus of the fuzz targets.
-var seedConfigs = []string{
-	`{"cniVersion":"1.0.0","name":"net","ipam":{"type":"host-local","subnet":"10.0.0.0/24"}}`,
-	`{"cniVersion":"0.3.1","name":"net","ipam":{"ranges":[[{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.5",` +
-		`"rangeEnd":"10.0.0.9","gateway":"10.0.0.254"},{"subnet":"10.0.1.0/24"}],[{"subnet":"fd00::/64"}]],` +
-		`"routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.1"}],"dataDir":"/run/x"}}`,
-	`{"cniVersion":"1.0.0","name":"net","ipam":{},"runtimeConfig":{"ipRanges":[[{"subnet":"10.0.0.0/24"}]],` +
-		`"ips":["10.0.0.7/24","fd00::1"],` +
-		`"io.kubernetes.cri.pod-annotations":{"io.kubernetes.cri/reserved-ip-duration":"10"}},` +
-		`"args":{"cni":{"ips":["10.0.0.8"]}}}`,
-	`{"cniVersion":"1.1.0","name":"net","ipam":{"subnet":"10.0.0.0/24","onBusy":"refuse","busyTimeout":"1m",` +
-		`"maxHeldShare":0.5,"cniCacheDirs":["/x"]},"cni.dev/valid-attachments":[{"containerID":"a",` +
-		`"ifname":"eth0"}]}`,
-	`{"cniVersion":"1.0.0","name":"net","ipam":{"subnet":"10.0.0.0/24"},"prevResult":{"cniVersion":"1.0.0",` +
-		`"ips":[{"address":"10.0.0.2/24","gateway":"10.0.0.1"}]}}`,
-	`{"cniVersion":"0.4.0","name":"net","ipam":{"subnet":"10.0.0.0/24"},"prevResult":{"ips":[null]}}`,
-}
-
 // FuzzStdin verifies that no configuration makes a verb panic or fail without one of the documented
 // codes, and that DEL always succeeds.
 func FuzzStdin(f *testing.F) {
-	for _, seed := range seedConfigs {
-		f.Add([]byte(seed))
+	for _, c := range cases.Read(f, "testdata/calls.txt")[1:] {
+		f.Add(stdinOf(strings.Join(c.Given[1:], "\n")))
 	}
 	f.Fuzz(func(t *testing.T, stdin []byte) {
 		if bytes.Contains(bytes.ToLower(stdin), []byte("resolvconf")) {
