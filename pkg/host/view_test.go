@@ -38,9 +38,7 @@ func TestIsOfBoot(t *testing.T) {
 }
 
 func TestProveView(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "boot_id")
-	must.Succeed(t, os.WriteFile(file, []byte("boot-1\n"), 0o600))
-	h := New("/proc", file)
+	h := New("/proc", DefaultBootIDFile)
 	recorded := h.NamespaceIDs("boot-1")
 	if !strings.HasPrefix(recorded, "boot-1 pid:") || !strings.Contains(recorded, " mnt:") {
 		t.Fatalf("NamespaceIDs is %q", recorded)
@@ -48,18 +46,15 @@ func TestProveView(t *testing.T) {
 	if err := h.ProveView(recorded, "boot-1", nil); err != nil {
 		t.Errorf("the same namespaces: %v", err)
 	}
-	pid, _, _ := strings.Cut(recorded, " mnt:")
+	empty := New(t.TempDir(), "")
 	for name, tt := range map[string]struct {
 		host           *Host
 		recorded, boot string
 		want           string
 	}{
-		"other mounts": {h, pid + " mnt:1", "boot-1", "the plugin runs in"},
-		"other processes": {h, strings.Replace(recorded, "pid:", "pid:1", 1), "boot-1",
-			"the plugin runs in"},
-		"no boot id": {h, recorded, "", "boot id"},
-		"no /proc": {New(t.TempDir(), file), recorded, "boot-1",
-			"does not show this process"},
+		"other processes":                       {h, strings.Replace(recorded, "pid:", "pid:1", 1), "boot-1", "the plugin runs in"},
+		"no boot id":                            {h, recorded, "", "boot id"},
+		"no /proc":                              {empty, recorded, "boot-1", "does not show this process"},
 		"through a process that does not exist": {h.Through("0"), recorded, "boot-1", "failed to read"},
 	} {
 		if err := tt.host.ProveView(tt.recorded, tt.boot, nil); !errors.Is(err, ErrNotHost) ||
@@ -67,7 +62,7 @@ func TestProveView(t *testing.T) {
 			t.Errorf("%s: %v; want %q", name, err, tt.want)
 		}
 	}
-	if New(t.TempDir(), file).NamespaceIDs("boot-1") != "" || h.NamespaceIDs("") != "" {
+	if empty.NamespaceIDs("boot-1") != "" || h.NamespaceIDs("") != "" {
 		t.Error("NamespaceIDs without a /proc or a boot id")
 	}
 }
