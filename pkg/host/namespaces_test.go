@@ -2,9 +2,7 @@ package host
 
 import (
 	"errors"
-
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -93,88 +91,51 @@ func addEth0(addresses ...string) error {
 	return nil
 }
 
-func namespaceAt(list []Namespace, path string) (Namespace, bool) {
-	i := slices.IndexFunc(list, func(n Namespace) bool { return n.Netns.Path == path })
-	if i < 0 {
-		return Namespace{}, false
-	}
-	return list[i], true
-}
-
-func TestNamespacesOfMounts(t *testing.T) {
+// A namespace is found by its mount, or by a process, and listed once, with the path of its mount if
+// it has one. The host's is not listed, even if it is mounted.
+func TestNamespaces(t *testing.T) {
 	h := testHost(t)
-	path := filepath.Join(t.TempDir(), "a pod's netns") // the kernel escapes the space
-	newMounted(t, path, "10.9.8.7/24", "fd00:9::7/64", "fe80::7:7/64")
-	newMounted(t, path+" 2")
-	before, err := h.Netns(path)
-	must.Succeed(t, err)
-
+	dir := t.TempDir()
+	own, mounted, both := filepath.Join(dir, "host"), filepath.Join(dir, "a pod's netns"), filepath.Join(dir, "pod")
+	for _, path := range []string{own, both} {
+		t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+	}
+	must.Succeed(t, mountNetns(own))
+	newMounted(t, mounted, "10.9.8.7/24", "fd00:9::7/64", "fe80::7:7/64") // the kernel escapes the space
+	newRunning(t, func() error { return addEth0("10.9.8.9/24") })
+	newRunning(t, func() error { return errors.Join(addEth0("10.9.8.10/24"), mountNetns(both)) })
 	list, err := h.Namespaces()
 	must.Succeed(t, err)
-	got, found := namespaceAt(list, path)
-	if !found {
-		t.Fatalf("the namespace mounted at %s is not in %+v", path, list)
+	at := map[string]string{} // the paths by address; other tests may run on this machine
+	for _, n := range list {
+		isOf := func(path string) bool {
+			of, err := h.Netns(path)
+			return err == nil && of.Same(n.Netns)
+		}
+		switch {
+		case isOf(own):
+			t.Errorf("the host's namespace is listed: %+v", n)
+		case n.Netns.Path != mounted && isOf(mounted), n.Netns.Path != both && isOf(both):
+			t.Errorf("a namespace that is mounted is listed at another path: %+v", n)
+		}
+		for _, a := range n.Addresses {
+			isOurs := strings.HasPrefix(n.Netns.Path, "/proc/") || strings.HasPrefix(n.Netns.Path, dir)
+			if isOurs && a.IfName == "eth0" && a.MAC == "02:00:00:00:00:07" {
+				at[a.Addr.String()] = n.Netns.Path
+			}
+		}
 	}
-	want := []Address{
-		{netip.MustParseAddr("10.9.8.7"), "eth0", "02:00:00:00:00:07"},
-		{netip.MustParseAddr("fd00:9::7"), "eth0", "02:00:00:00:00:07"},
+	for addr, want := range map[string]string{"10.9.8.7": mounted, "fd00:9::7": mounted, "fe80::7:7": "",
+		"10.9.8.10": both} {
+		if at[addr] != want {
+			t.Errorf("%s is at %q, want %q", addr, at[addr], want)
+		}
 	}
-	if got.Err != nil || !got.Netns.Same(before) || !slices.Equal(got.Addresses, want) {
-		t.Errorf("got %+v\nwant %+v in %+v", got, want, before)
+	if path := at["10.9.8.9"]; !strings.HasSuffix(path, "/ns/net") {
+		t.Errorf("what has no mount is at %q, want a process's /proc/PID/ns/net", path)
 	}
 	if !slices.IsSortedFunc(list, func(a, b Namespace) int { return strings.Compare(a.Netns.Path, b.Netns.Path) }) {
 		t.Errorf("not in the order of their paths: %+v", list)
-	}
-}
-
-// A namespace that is not mounted is found by its process.
-func TestNamespacesOfProcesses(t *testing.T) {
-	h := testHost(t)
-	newRunning(t, func() error { return addEth0("10.9.8.9/24") })
-
-	list, err := h.Namespaces()
-	must.Succeed(t, err)
-	has := func(n Namespace) bool {
-		return slices.ContainsFunc(n.Addresses, func(a Address) bool { return a.Addr.String() == "10.9.8.9" })
-	}
-	i := slices.IndexFunc(list, has)
-	if i < 0 {
-		t.Fatalf("no namespace has the address: %+v", list)
-	}
-	if p := list[i].Netns.Path; !strings.HasPrefix(p, "/proc/") || list[i].Netns.Ino == 0 {
-		t.Errorf("it is at %+v, want a process's /proc/PID/ns/net", list[i].Netns)
-	}
-}
-
-// A namespace with a mount and a process is listed once, with the path of its mount. The host's is
-// not listed, even if it is mounted.
-func TestNamespacesListsEachOnce(t *testing.T) {
-	h := testHost(t)
-	dir := t.TempDir()
-	own := filepath.Join(dir, "host")
-	must.Succeed(t, mountNetns(own))
-	t.Cleanup(func() { _ = unix.Unmount(own, unix.MNT_DETACH) })
-	path := filepath.Join(dir, "pod")
-	t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
-	newRunning(t, func() error { return errors.Join(addEth0("10.9.8.10/24"), mountNetns(path)) })
-
-	list, err := h.Namespaces()
-	must.Succeed(t, err)
-	host, err := h.Netns("/proc/self/ns/net")
-	must.Succeed(t, err)
-	pod, err := h.Netns(path)
-	must.Succeed(t, err)
-	times := 0
-	for _, n := range list {
-		if n.Netns.Same(host) {
-			t.Errorf("the host's namespace is listed: %+v", n)
-		}
-		if n.Netns.Same(pod) {
-			times++
-		}
-	}
-	if _, found := namespaceAt(list, path); times != 1 || !found {
-		t.Errorf("the pod's namespace is listed %d times, at its mount: %v", times, found)
 	}
 }
 
