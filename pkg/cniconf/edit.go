@@ -109,8 +109,8 @@ func WithoutLeasehold(name string, text []byte) ([]byte, error) {
 			changed, err = remove(changed, p.Pointer)
 		case p.IPAM.Type != Leasehold:
 			continue
-		case p.Ambiguous != "":
-			err = p.ambiguous()
+		case p.Ambiguous != nil:
+			err = p.Ambiguous
 		case p.Type == typeFlannel: // host-local is what it calls if the configuration names none
 			changed, err = remove(changed, p.IPAM.Pointer)
 		default:
@@ -169,7 +169,7 @@ func flatten(plugins []Plugin) (all []Plugin) {
 // returns an error if there is another kind of value, or if the entry has keys that mean the same.
 func (p Plugin) set(text []byte, pointer string, to hujson.Literal) ([]byte, error) {
 	root, err := hujson.Parse(text)
-	if err = errors.Join(err, p.ambiguous()); err != nil {
+	if err = errors.Join(err, p.Ambiguous); err != nil {
 		return nil, err
 	}
 	if at := find(&root, pointer); at != nil {
@@ -190,14 +190,6 @@ func (p Plugin) set(text []byte, pointer string, to hujson.Literal) ([]byte, err
 	}
 	prepend(object, key, insert)
 	return root.Pack(), nil
-}
-
-// ambiguous returns an error if the entry has keys that mean the same.
-func (p Plugin) ambiguous() error {
-	if p.Ambiguous == "" {
-		return nil
-	}
-	return fmt.Errorf("of the keys %s one has to go, because plugins ignore the case of keys", p.Ambiguous)
 }
 
 // find returns the value at a JSON Pointer without escapes, nil if there is none. Of several
@@ -240,7 +232,7 @@ func prepend(object *hujson.Object, key string, value hujson.ValueTrimmed) {
 // WithAnnotations has added it, which its place and layout show.
 func (p Plugin) withoutAnnotations(text []byte) []byte {
 	root, err := hujson.Parse(text)
-	if err != nil || p.Ambiguous != "" {
+	if err != nil || p.Ambiguous != nil {
 		return text
 	}
 	parent, _ := cut(p.AnnotationsPointer)

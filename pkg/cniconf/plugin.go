@@ -27,9 +27,8 @@ type Plugin struct {
 	// the plugin calls no IPAM plugin.
 	PassesAnnotations  bool
 	AnnotationsPointer string
-	// Ambiguous names keys of the entry that plugins read as one, "" if there are none. The entry
-	// is not edited then.
-	Ambiguous string
+	// Ambiguous is an error if the entry has keys that plugins read as one. It is not edited then.
+	Ambiguous error
 	// Multus does not assign addresses itself, but delegates to the plugins of other networks.
 	// Follows are those networks, if they are in the entry of Multus, the default network of pods
 	// first. Otherwise, ClusterNetwork is the reference in that entry: the name of an API object or
@@ -161,7 +160,8 @@ func (p *Plugin) key(object []byte, key string) (written string, value []byte) {
 		return key, nil
 	}
 	if slices.Sort(all); len(all) > 1 {
-		p.Ambiguous = strings.Join(all, " and ")
+		p.Ambiguous = fmt.Errorf("of the keys %s one has to go, because plugins ignore the case of keys",
+			strings.Join(all, " and "))
 	}
 	return all[0], members[all[0]]
 }

@@ -90,11 +90,9 @@ func (f *flannelEntry) section() any {
 
 // sizeOf returns how many addresses pods can get from range sets: those of the smallest one,
 // because a pod gets one address of each.
-func sizeOf(sets []pool.Set) (smallest uint64) {
-	for _, set := range sets {
-		if size := set.Size(); smallest == 0 || size < smallest {
-			smallest = size
-		}
+func sizeOf(sets []pool.Set) uint64 {
+	if len(sets) == 0 {
+		return 0
 	}
-	return smallest
+	return slices.MinFunc(sets, func(a, b pool.Set) int { return cmp.Compare(a.Size(), b.Size()) }).Size()
 }

@@ -57,11 +57,10 @@ func (u Uninstaller) Plan(ctx context.Context) (p Plan, err error) {
 	now, was, e := u.Dir.restorable()
 	err = errors.Join(err, e)
 	stored, unread := replayed()
-	naming := make([]string, 0, len(undos)+len(stored))
-	for _, c := range undos {
-		naming = append(naming, c.Path)
+	naming := stored
+	if len(undos) > 0 {
+		naming = []string{undos[0].Path}
 	}
-	naming = append(naming, stored...)
 	if e == nil && !now.CanRun && !was.CanRun && len(naming) > 0 {
 		err = errors.Join(err, fmt.Errorf("%s names leasehold, and there is no host-local in %s to serve it; "+
 			"install host-local (containernetworking/plugins) there", naming[0], u.Dir))
