@@ -65,17 +65,8 @@ func TestAddressesIn(t *testing.T) {
 	if list, err := h.AddressesIn(n); !errors.Is(err, ErrNetnsGone) {
 		t.Errorf("unmounted: %v, %v", list, err)
 	}
-}
-
-// A namespace that cannot be read must not count as ended.
-func TestAddressesInUnreadablePath(t *testing.T) {
-	h := testHost(t)
-	dir := t.TempDir()
-	path := filepath.Join(dir, "netns")
-	newMounted(t, path, "10.1.2.3/24")
-	n, err := h.Netns(path)
-	must.Succeed(t, err)
-	n.Path = filepath.Join(dir, "loop")
+	// A namespace that cannot be read must not count as ended.
+	n.Path += "-loop"
 	must.Succeed(t, unix.Symlink(n.Path, n.Path))
 	if list, err := h.AddressesIn(n); err == nil || errors.Is(err, ErrNetnsGone) {
 		t.Errorf("a path that cannot be followed: %v, %v", list, err)
