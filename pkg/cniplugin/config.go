@@ -35,10 +35,10 @@ type config struct {
 	IPAM       *section `json:"ipam"` // absent if leasehold is called as a chained plugin
 
 	RuntimeConfig struct {
-		IPRanges    [][]addressRange `json:"ipRanges"`
-		IPs         []string         `json:"ips"`
-		MAC         json.RawMessage  `json:"mac"`
-		Annotations json.RawMessage  `json:"io.kubernetes.cri.pod-annotations"`
+		IPRanges    [][]ipamRange   `json:"ipRanges"`
+		IPs         []string        `json:"ips"`
+		MAC         json.RawMessage `json:"mac"`
+		Annotations json.RawMessage `json:"io.kubernetes.cri.pod-annotations"`
 	} `json:"runtimeConfig"`
 	Args *struct {
 		CNI *struct {
@@ -54,6 +54,7 @@ type config struct {
 
 // section is the ipam section, with the policies of leasehold.
 type section struct {
+	ipamRange
 	ipamSection
 	policy.RawConfig
 	Type, Name string // unused, but host-local decodes them
@@ -68,8 +69,9 @@ type entry struct {
 	Capabilities                        map[string]bool
 }
 
-// ipamSection contains the fields of the ipam section that host-local has.
-type ipamSection struct {
+// ipamRange contains the fields of a range of addresses, which the ipam section may have itself.
+// The subnet must be a string, the others may be null.
+type ipamRange struct {
 	// Subnet is the range of addresses in CIDR notation, in place of ranges.
 	Subnet json.RawMessage `json:"subnet"`
 	// RangeStart is the first address of subnet that is assigned.
@@ -78,9 +80,13 @@ type ipamSection struct {
 	RangeEnd string `json:"rangeEnd"`
 	// Gateway is the gateway of subnet, which is not assigned; by default its first address.
 	Gateway string `json:"gateway"`
+}
+
+// ipamSection contains the other fields of the ipam section that host-local has.
+type ipamSection struct {
 	// Ranges are range sets: an array of arrays of objects with subnet, rangeStart, rangeEnd and
 	// gateway. A pod gets an address of each set.
-	Ranges [][]addressRange `json:"ranges"`
+	Ranges [][]ipamRange `json:"ranges"`
 	// Routes are copied to the result: an array of objects with dst, and optionally gw.
 	Routes json.RawMessage `json:"routes"`
 	// DataDir is the directory that has a directory of host-local's files for each network; by
@@ -89,14 +95,6 @@ type ipamSection struct {
 	// ResolvConf is the path of a file in the format of resolv.conf. The result has the DNS
 	// settings of the file.
 	ResolvConf string `json:"resolvConf"`
-}
-
-// addressRange is a range as it is configured. The subnet must be a string, the others may be null.
-type addressRange struct {
-	Subnet     json.RawMessage `json:"subnet"`
-	RangeStart string          `json:"rangeStart"`
-	RangeEnd   string          `json:"rangeEnd"`
-	Gateway    string          `json:"gateway"`
 }
 
 // loadConfig decodes a configuration. With an error it returns an empty one.
@@ -210,7 +208,7 @@ func (c *config) pool() (lease.Pool, error) {
 // host-local, but must be addresses.
 func (c *config) sets() (sets []pool.Set, err error) {
 	var paths []string // where each set is configured
-	add := func(path string, list [][]addressRange) error {
+	add := func(path string, list [][]ipamRange) error {
 		for i, ranges := range list {
 			at := fmt.Sprintf("%s[%d]", path, i)
 			set, err := readSet(at, ranges)
@@ -225,7 +223,7 @@ func (c *config) sets() (sets []pool.Set, err error) {
 		return nil, err
 	}
 	s := c.ipam()
-	r, err := readRange("ipam", addressRange{s.Subnet, s.RangeStart, s.RangeEnd, s.Gateway})
+	r, err := readRange("ipam", s.ipamRange)
 	switch {
 	case err == nil:
 		sets, paths = append(sets, pool.Set{r}), append(paths, "ipam.subnet")
@@ -260,7 +258,7 @@ func (c *config) checkFamilies(sets []pool.Set) error {
 }
 
 // readSet returns a range set. path is the path of the list of its ranges.
-func readSet(path string, ranges []addressRange) (pool.Set, error) {
+func readSet(path string, ranges []ipamRange) (pool.Set, error) {
 	var all []pool.Range
 	for i, r := range ranges {
 		next, err := readRange(fmt.Sprintf("%s[%d]", path, i), r)
@@ -277,7 +275,7 @@ func readSet(path string, ranges []addressRange) (pool.Set, error) {
 }
 
 // readRange returns a range. path is the path of the object that contains its fields.
-func readRange(path string, r addressRange) (pool.Range, error) {
+func readRange(path string, r ipamRange) (pool.Range, error) {
 	subnet, errSubnet := readPrefix(path+".subnet", r.Subnet)
 	start, errStart := readAddr(path+".rangeStart", r.RangeStart)
 	end, errEnd := readAddr(path+".rangeEnd", r.RangeEnd)

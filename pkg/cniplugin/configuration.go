@@ -28,7 +28,7 @@ func CheckConfiguration(conf []byte) error {
 	}
 	if sets, err := c.sets(); err == nil && len(sets) == 0 && c.entry().Capabilities["ipRanges"] {
 		// A range stands for those that the container runtime adds.
-		c.RuntimeConfig.IPRanges = [][]addressRange{{{Subnet: json.RawMessage(`"192.0.2.0/24"`)}}}
+		c.RuntimeConfig.IPRanges = [][]ipamRange{{{Subnet: json.RawMessage(`"192.0.2.0/24"`)}}}
 	}
 	if _, err := c.addRequest(&skel.CmdArgs{ContainerID: "c", IfName: "eth0"}); err != nil {
 		return err

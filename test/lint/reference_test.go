@@ -244,7 +244,7 @@ func (s source) configuration(r *reference) {
 	r.section("Configuration: the ipam section", "Keys without a default are host-local's own.",
 		"key", "default", "meaning")
 	defaults := reflect.ValueOf(policy.Defaults())
-	for _, structure := range []string{"ipamSection", "RawConfig"} {
+	for _, structure := range []string{"ipamRange", "ipamSection", "RawConfig"} {
 		for _, f := range s.fields(structure) {
 			value := ""
 			if v := defaults.FieldByName(f.name); v.IsValid() {
