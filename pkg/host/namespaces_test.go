@@ -91,8 +91,8 @@ func addEth0(addresses ...string) error {
 	return nil
 }
 
-// A namespace is found by its mount, or by a process, and listed once, with the path of its mount if
-// it has one. The host's is not listed, even if it is mounted.
+// A namespace is found by its mount, or by a process, and listed once, with the path of its mount
+// if it has one. The host's is not listed, even if it is mounted.
 func TestNamespaces(t *testing.T) {
 	h := testHost(t)
 	dir := t.TempDir()

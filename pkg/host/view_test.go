@@ -52,7 +52,8 @@ func TestProveView(t *testing.T) {
 		recorded, boot string
 		want           string
 	}{
-		"other processes":                       {h, strings.Replace(recorded, "pid:", "pid:1", 1), "boot-1", "the plugin runs in"},
+		"other processes": {h, strings.Replace(recorded, "pid:", "pid:1", 1), "boot-1",
+			"the plugin runs in"},
 		"no boot id":                            {h, recorded, "", "boot id"},
 		"no /proc":                              {empty, recorded, "boot-1", "does not show this process"},
 		"through a process that does not exist": {h.Through("0"), recorded, "boot-1", "failed to read"},
