@@ -31,12 +31,12 @@ type Conf struct {
 	// Files are all configurations, in the order in which the runtime reads them. Some of them may
 	// not be loaded.
 	Files []File
-	// Loaded are the indexes in Files of the configurations that the runtime loads. It is empty if
-	// the runtime loads none, and if it is not known what the runtime loads.
-	Loaded []int
-	// Rejected is the index in Files of the invalid configuration that prevents the runtime from
-	// loading any, -1 if there is none.
-	Rejected int
+	// Loaded are those that the runtime loads. It is empty if the runtime loads none, and if it
+	// is not known what the runtime loads.
+	Loaded []File
+	// Rejected is the invalid configuration that prevents the runtime from loading any, nil if
+	// there is none.
+	Rejected *File
 	// Unread is the error because of which it is not known what the runtime loads, nil if it is
 	// known.
 	Unread error
@@ -62,7 +62,7 @@ type File struct {
 
 // Load reads the configurations in dir. If dir does not exist, the result has no Files.
 func Load(dir string, rules Rules) Conf {
-	c := Conf{Dir: dir, Rejected: -1}
+	c := Conf{Dir: dir}
 	paths, err := libcni.ConfFiles(dir, extensions) // sorted by bytes
 	if err != nil && !files.IsMissing(err) {
 		c.Unread = fmt.Errorf("reading the directory of configurations: %w", err)
@@ -81,7 +81,7 @@ func (c *Conf) choose(rules Rules) {
 	if rules.MaxFiles < 0 {
 		limit = len(c.Files)
 	}
-	for i, f := range c.Files {
+	for _, f := range c.Files {
 		switch {
 		case len(c.Loaded) == limit:
 			return
@@ -89,9 +89,9 @@ func (c *Conf) choose(rules Rules) {
 			c.Loaded, c.Unread = nil, f.Unread
 			return
 		case f.Invalid == nil:
-			c.Loaded = append(c.Loaded, i)
+			c.Loaded = append(c.Loaded, f)
 		case !rules.SkipInvalid:
-			c.Loaded, c.Rejected = nil, i
+			c.Loaded, c.Rejected = nil, &f
 			return
 		}
 	}

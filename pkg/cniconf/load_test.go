@@ -19,8 +19,7 @@ const (
 // loaded describes what is loaded.
 func loaded(c Conf) string {
 	var out []string
-	for _, i := range c.Loaded {
-		f := c.Files[i]
+	for _, f := range c.Loaded {
 		var plugins []string
 		for _, p := range f.Plugins {
 			text := p.Type
@@ -31,8 +30,8 @@ func loaded(c Conf) string {
 		}
 		out = append(out, filepath.Base(f.Path)+" "+f.Network+": "+strings.Join(plugins, " "))
 	}
-	if c.Rejected >= 0 {
-		out = append(out, "rejected "+filepath.Base(c.Files[c.Rejected].Path))
+	if c.Rejected != nil {
+		out = append(out, "rejected "+filepath.Base(c.Rejected.Path))
 	}
 	if c.Unread != nil {
 		out = append(out, "unread")

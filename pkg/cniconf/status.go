@@ -127,8 +127,8 @@ func Check(c Conf, b Binaries) []Status {
 	switch {
 	case c.Unread != nil:
 		return []Status{{State: Unknown, Reason: ConfigurationUnreadable, Message: c.Unread.Error(), File: c.Dir}}
-	case c.Rejected >= 0:
-		f := c.Files[c.Rejected]
+	case c.Rejected != nil:
+		f := c.Rejected
 		return []Status{{State: Inactive, Reason: InvalidConfiguration, File: f.Path, Network: f.Network,
 			Since: f.Changed, Message: fmt.Sprintf("%s is the first configuration and is not valid: %v; correct it, "+
 				"or remove it", f.Path, f.Invalid)}}
@@ -138,8 +138,7 @@ func Check(c Conf, b Binaries) []Status {
 				"directory that the runtime uses", c.Dir)}}
 	}
 	var out []Status
-	for _, i := range c.Loaded {
-		f := c.Files[i]
+	for _, f := range c.Loaded {
 		networks, in := c.networks(f)
 		for _, n := range networks {
 			out = append(out, b.check(in, n))

@@ -110,7 +110,9 @@ func (d Dir) restorable() (now, was program, err error) {
 
 // locked calls f while it holds the lock of the directory, which excludes other installers. Before
 // that it removes the temporary files of installers that were killed, and a kept file that is
-// leasehold's plugin. It waits up to ten seconds for another installer.
+// leasehold's plugin: that happens if the file was kept while another program was still writing it,
+// or if it is a link whose target has since been replaced by leasehold's plugin. It waits up to ten
+// seconds for another installer.
 func (d Dir) locked(f func() error) error {
 	dir, err := files.OpenDir(string(d))
 	if err != nil {
@@ -124,7 +126,11 @@ func (d Dir) locked(f func() error) error {
 	for _, path := range left {
 		err = errors.Join(err, os.Remove(path))
 	}
-	if err = errors.Join(err, d.dropKept()); err != nil {
+	was, e := look(d.path(kept))
+	if e == nil && was.Ours {
+		e = os.Remove(d.path(kept))
+	}
+	if err = errors.Join(err, e); err != nil {
 		return err
 	}
 	return f()
@@ -147,17 +153,6 @@ func (d Dir) keep() error {
 	}
 	defer os.Remove(tmp) // Rename does nothing if both names are hard links to one file
 	return os.Rename(tmp, d.path(kept))
-}
-
-// dropKept removes the kept file if it is leasehold's plugin. That happens if the file was kept
-// while another program was still writing it, or if it is a link whose target has since been
-// replaced by leasehold's plugin.
-func (d Dir) dropKept() error {
-	was, err := look(d.path(kept))
-	if err != nil || !was.Ours {
-		return err
-	}
-	return os.Remove(d.path(kept))
 }
 
 // program describes what is at a path in the directory of plugins.

@@ -187,8 +187,7 @@ func (n *nodeDoctor) checkStore(context.Context) {
 
 // pool returns the flags for leasectl recover that select the pool of the loaded configuration.
 func (n *nodeDoctor) pool() (flags []string) {
-	for _, i := range n.conf.Loaded {
-		f := n.conf.Files[i]
+	for _, f := range n.conf.Loaded {
 		for _, p := range f.Plugins {
 			if p.IPAM.DataDir != "" {
 				return []string{"--data-dir=" + p.IPAM.DataDir, "--network=" + f.Network}
@@ -237,8 +236,8 @@ func (n *nodeDoctor) checkRanges(context.Context) {
 // fileOf returns the path of the loaded configuration that has the network of a pool, "" if there
 // is none.
 func (n *nodeDoctor) fileOf(p lease.Pool) string {
-	for _, i := range n.conf.Loaded {
-		if f := n.conf.Files[i]; f.Network == p.Network {
+	for _, f := range n.conf.Loaded {
+		if f.Network == p.Network {
 			return f.Path
 		}
 	}
