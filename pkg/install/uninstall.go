@@ -211,14 +211,9 @@ func (u Uninstaller) switchToHostLocal(undos []cniconf.Change) error {
 		}
 		u.Log.Info("the configuration names host-local", "file", c.Path)
 	}
-	named, err := look(u.Dir.path(leasehold))
-	if err != nil || !named.exists {
-		return err
+	if exists(u.Dir.path(leasehold)) {
+		_, err = u.Dir.put(u.Forwarder, leasehold)
 	}
-	if now, err := look(u.Dir.path(hostLocal)); err != nil || !now.CanRun {
-		return err // nothing calls leasehold: see Plan
-	}
-	_, err = u.Dir.put(u.Forwarder, leasehold)
 	return err
 }
 
