@@ -166,7 +166,7 @@ func FuzzEdit(f *testing.F) {
 			name = "1.conflist"
 		}
 		before, err := readers(name, content)
-		if err != nil {
+		if err != nil || len(before) == 0 {
 			return
 		}
 		isOurs := func(c called) bool {
