@@ -138,12 +138,16 @@ func (r *recorder) values() map[string]string {
 	if r.req.ContainerID == "" || options == fmt.Sprintf("%+v", policy.Defaults()) {
 		options = ""
 	}
+	scope := ""
+	if r.where.CoolDown != 0 && r.where.CoolDown != policy.Defaults().CoolDown {
+		scope = fmt.Sprint(r.where.CoolDown, " ", r.where.Caches)
+	}
 	out := map[string]string{
 		"called": cmp.Or(strings.Join(r.calls, " "), "nothing"),
 		"pool":   strings.TrimSpace(pool.DataDir + " " + pool.Network),
 		"sets":   strings.Join(texts(sets), " "), "link": r.req.Link, "retention": retention, "valid": valid,
 		"requested": strings.Join(texts(r.req.Requested), " "), "prev": strings.Join(texts(r.req.Prev), " "),
-		"options": options,
+		"options": options, "scope": scope,
 	}
 	if p := r.req.Pod; p != (ipam.Pod{}) {
 		out["pod"] = strings.TrimSuffix(strings.Join([]string{p.Namespace, p.Name, p.UID}, "/"), "/")
