@@ -52,11 +52,10 @@ type config struct {
 	noPod error // why CNI_ARGS name no pod; set by request
 }
 
-// section is the ipam section, with the policies of leasehold.
+// section is the ipam section without the policies of leasehold.
 type section struct {
 	ipamRange
 	ipamSection
-	policy.RawConfig
 	Type, Name string // unused, but host-local decodes them
 }
 
@@ -341,9 +340,14 @@ func fromIP(ip net.IP) netip.Addr {
 	return addr.Unmap()
 }
 
-// options returns the policies in the ipam section (policy.Config).
+// options returns the policies in the ipam section (policy.Config). Only options decodes them: a
+// DEL needs the pool and the range sets also if a policy has another type.
 func (c *config) options() (policy.Config, error) {
-	options, err := c.ipam().Config()
+	raw := struct{ IPAM *policy.RawConfig }{}
+	if err := decode(c.stdin, &raw, ""); err != nil || raw.IPAM == nil {
+		return policy.Defaults(), err
+	}
+	options, err := raw.IPAM.Config()
 	if err != nil {
 		err = fmt.Errorf("%w: %w", errConfig, err)
 	}
