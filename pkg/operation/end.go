@@ -94,8 +94,8 @@ func (c *Call) NewBoot(p lease.Pool) error {
 	}
 	for more := true; more; {
 		var old []lease.Lease // not all: the next attempt would read them again
-		for l := range c.Tx.EachIn(p) {
-			if isOld(l) {
+		for l, err := range c.Tx.In(p) {
+			if err == nil && isOld(l) {
 				old = append(old, l)
 			}
 			if len(old) == bootBatch {

@@ -56,17 +56,21 @@ type Tx struct {
 	dirty  bool
 	bootID func() string // of the Store
 
-	pools  map[lease.Pool]poolID
-	names  map[poolID]lease.Pool
-	known  map[lease.Pool]bool
-	stored map[poolID][]byte // keys in bucketPools
+	pools map[lease.Pool]poolID
+	byID  map[poolID]poolEntry
 
 	queued map[string]lease.Lease // what queued DELs make of leases, by their keys; empty in an Update
 }
 
+// poolEntry is an entry of the list of pools.
+type poolEntry struct {
+	lease.Pool
+	key      []byte // in the bucket; its path may have links
+	imported bool
+}
+
 func newTx(b *bolt.Tx) (*Tx, error) {
-	tx := &Tx{b: b, pools: map[lease.Pool]poolID{}, names: map[poolID]lease.Pool{},
-		known: map[lease.Pool]bool{}, stored: map[poolID][]byte{}}
+	tx := &Tx{b: b, pools: map[lease.Pool]poolID{}, byID: map[poolID]poolEntry{}}
 	if err := tx.checkFormat(); err != nil {
 		return nil, err
 	}
@@ -114,20 +118,21 @@ func (tx *Tx) readPools() error {
 		if _, taken := tx.pools[now]; !taken && bucket.Get(poolKey(now)) == nil {
 			p = now
 		}
-		tx.pools[p], tx.names[id], tx.known[p], tx.stored[id] = id, p, imported, bytes.Clone(k)
+		tx.pools[p], tx.byID[id] = id, poolEntry{p, bytes.Clone(k), imported}
 		return nil
 	})
 }
 
 // putPool writes the entry of a pool in the list.
 func (tx *Tx) putPool(p lease.Pool, id poolID, imported bool) error {
-	if old := tx.stored[id]; old != nil && !bytes.Equal(old, poolKey(p)) {
+	next := poolEntry{p, poolKey(p), imported}
+	if old := tx.byID[id].key; old != nil && !bytes.Equal(old, next.key) {
 		if err := tx.delete(bucketPools, old); err != nil {
 			return err
 		}
 	}
-	tx.pools[p], tx.names[id], tx.known[p], tx.stored[id] = id, p, imported, poolKey(p)
-	return tx.put(bucketPools, poolKey(p), encodePool(p, id, imported))
+	tx.pools[p], tx.byID[id] = id, next
+	return tx.put(bucketPools, next.key, encodePool(p, id, imported))
 }
 
 func (tx *Tx) bucket(name []byte) *bolt.Bucket { return tx.b.Bucket(name) }
@@ -161,15 +166,12 @@ func (tx *Tx) prefixed(bucket, prefix []byte) iter.Seq2[[]byte, []byte] {
 // Imported reports whether import has run for the pool, that is, whether the leases that the host
 // showed were added when the pool was first used, or first used after a loss. If not, addresses
 // without a lease may be in use.
-func (tx *Tx) Imported(p lease.Pool) bool { return tx.known[p] }
+func (tx *Tx) Imported(p lease.Pool) bool { return tx.byID[tx.pools[p]].imported }
 
 // SetImported sets what Imported returns to true.
 func (tx *Tx) SetImported(p lease.Pool) error {
-	if tx.known[p] {
-		return nil
-	}
 	id, err := tx.poolID(p)
-	if err != nil {
+	if err != nil || tx.byID[id].imported {
 		return err
 	}
 	return tx.putPool(p, id, true)
@@ -178,7 +180,7 @@ func (tx *Tx) SetImported(p lease.Pool) error {
 // Pools returns all pools that have or had a lease.
 func (tx *Tx) Pools() (out []lease.Pool) {
 	for _, v := range tx.prefixed(bucketPools, nil) {
-		out = append(out, tx.names[poolID(binary.BigEndian.Uint32(v))])
+		out = append(out, tx.byID[poolID(binary.BigEndian.Uint32(v))].Pool)
 	}
 	return out
 }
@@ -189,7 +191,7 @@ func (tx *Tx) poolID(p lease.Pool) (poolID, error) {
 		return id, nil
 	}
 	id := poolID(1)
-	for used := range tx.names {
+	for used := range tx.byID {
 		id = max(id, used+1)
 	}
 	return id, tx.putPool(p, id, false)
@@ -210,7 +212,7 @@ func (tx *Tx) at(k []byte) (lease.Lease, error) {
 	if !ok {
 		return lease.Lease{}, fmt.Errorf("%w: invalid key %x", ErrDamaged, k)
 	}
-	l, err := decodeLease(v, tx.names[id])
+	l, err := decodeLease(v, tx.byID[id].Pool)
 	if err != nil {
 		return lease.Lease{}, fmt.Errorf("%s: %w", addr, err)
 	}
@@ -437,20 +439,28 @@ func (tx *Tx) Unrecorded(fn func(lease.Pool, netip.Addr)) {
 // Check reports those.
 func (tx *Tx) placeOf(k []byte) (p lease.Pool, addr netip.Addr, ok bool) {
 	id, addr, ok := splitLease(k)
-	p, known := tx.names[id]
-	return p, addr, ok && known
+	in, known := tx.byID[id]
+	return in.Pool, addr, ok && known
 }
 
 // All calls fn for every lease, ordered by pool and address, until fn returns false. For a damaged
 // record it passes a lease with State None, which has only the pool and the address, and the error.
-func (tx *Tx) All(fn func(lease.Lease, error) bool) {
-	for k := range tx.prefixed(bucketLeases, nil) {
-		l, err := tx.at(k)
-		if err != nil {
-			l.Pool, l.Address, _ = tx.placeOf(k)
-		}
-		if !fn(l, err) {
-			return
+func (tx *Tx) All(fn func(lease.Lease, error) bool) { tx.leases(nil)(fn) }
+
+// In is All for the leases of a pool. The transaction must not be changed in the loop.
+func (tx *Tx) In(p lease.Pool) iter.Seq2[lease.Lease, error] { return tx.leases(tx.pools[p].prefix()) }
+
+// leases is All for the leases whose keys have a prefix.
+func (tx *Tx) leases(prefix []byte) iter.Seq2[lease.Lease, error] {
+	return func(yield func(lease.Lease, error) bool) {
+		for k := range tx.prefixed(bucketLeases, prefix) {
+			l, err := tx.at(k)
+			if err != nil {
+				l.Pool, l.Address, _ = tx.placeOf(k)
+			}
+			if !yield(l, err) {
+				return
+			}
 		}
 	}
 }
@@ -463,23 +473,14 @@ func (tx *Tx) Bound() iter.Seq[lease.Lease] {
 }
 
 // InPool returns the leases of a pool, ordered by address, except damaged ones.
-func (tx *Tx) InPool(p lease.Pool) []lease.Lease { return slices.Collect(tx.EachIn(p)) }
-
-// EachIn is InPool for a loop that may end early. The transaction must not be changed in the loop.
-func (tx *Tx) EachIn(p lease.Pool) iter.Seq[lease.Lease] {
-	return func(yield func(lease.Lease) bool) {
-		for k := range tx.prefixed(bucketLeases, tx.pools[p].prefix()) {
-			if l, err := tx.at(k); err == nil && !yield(l) {
-				return
-			}
-		}
-	}
+func (tx *Tx) InPool(p lease.Pool) []lease.Lease {
+	leases, _ := tx.AllIn(p)
+	return leases
 }
 
 // AllIn is InPool. err is ErrDamaged if a record is damaged.
 func (tx *Tx) AllIn(p lease.Pool) (out []lease.Lease, err error) {
-	for k := range tx.prefixed(bucketLeases, tx.pools[p].prefix()) {
-		l, damage := tx.at(k)
+	for l, damage := range tx.In(p) {
 		if err = cmp.Or(err, damage); damage == nil {
 			out = append(out, l)
 		}
