@@ -16,30 +16,15 @@ import (
 // Fields of a lease with an unknown tag are kept and written back, so that an older version does
 // not lose what a newer one has added.
 //
-// Field returns a pointer to a field of T, which is a string, an int, an int64, a bool or an IP
-// address, or a Value. In a list of fields the index is the tag, and the first one is not used. A
-// list of functions costs nothing when the process starts.
+// Field returns a pointer to a field of T, which is a string, an int, an int64, a bool, a time or
+// an IP address, or a Value. In a list of fields the index is the tag, and the first one is not
+// used. A list of functions costs nothing when the process starts.
 type Field[T any] func(*T) any
 
 // Value is a field of another type.
 type Value interface {
 	Bytes() []byte    // empty if the field is zero
 	Set([]byte) error // reads a value
-}
-
-// UnixTime is the number of units since 1970.
-func UnixTime(unit time.Duration, at *time.Time) Value { return unixTime{unit, at} }
-
-type unixTime struct {
-	unit time.Duration
-	at   *time.Time
-}
-
-func (t unixTime) Bytes() []byte { return numberOf(t.at.UnixNano() / int64(t.unit)) }
-func (t unixTime) Set(v []byte) error {
-	n, err := parseNumber(v)
-	*t.at = time.Unix(0, n*int64(t.unit)).UTC()
-	return err
 }
 
 // bytesOf returns the value of a field, empty if the field is zero.
@@ -56,6 +41,8 @@ func bytesOf(field any) []byte {
 			return nil
 		}
 		return numberOf(1)
+	case *time.Time:
+		return numberOf(f.UnixNano())
 	case *netip.Addr:
 		return f.AsSlice()
 	}
@@ -76,6 +63,9 @@ func Set(field any, v []byte) (err error) {
 	case *bool:
 		n, err = parseNumber(v)
 		*f = n != 0
+	case *time.Time:
+		n, err = parseNumber(v)
+		*f = time.Unix(0, n).UTC()
 	case *netip.Addr:
 		var ok bool
 		if *f, ok = netip.AddrFromSlice(v); !ok {

@@ -79,7 +79,7 @@ func About(l lease.Lease, ev Event, now lease.Instant, reason string) Entry {
 // entryFields are the fields of an entry. New ones are added at the end.
 var entryFields = []record.Field[Entry]{
 	nil,
-	func(n *Entry) any { return record.UnixTime(time.Nanosecond, &n.Time) },
+	func(n *Entry) any { return &n.Time },
 	func(n *Entry) any { return (*string)(&n.Event) },
 	func(n *Entry) any { return &n.Network },
 	func(n *Entry) any { return &n.Address },

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"iter"
+	"maps"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -21,7 +22,7 @@ type NamedPod struct {
 // storedPod is the record of a NamedPod, whose key has the namespace and the UID.
 type storedPod struct {
 	NamedPod
-	stored time.Time
+	stored int64 // Unix time
 }
 
 // namedPodFields are the fields of a storedPod. New ones are added at the end.
@@ -30,7 +31,7 @@ var namedPodFields = []record.Field[storedPod]{
 	func(r *storedPod) any { return &r.Name },
 	func(r *storedPod) any { return &r.ReserveAs },
 	func(r *storedPod) any { return (*int64)(&r.Window) },
-	func(r *storedPod) any { return record.UnixTime(time.Second, &r.stored) },
+	func(r *storedPod) any { return &r.stored },
 }
 
 func namedPodKey(namespace, uid string) []byte { return []byte(namespace + "\x00" + uid) }
@@ -52,19 +53,15 @@ func (tx *Tx) SetNamedPod(p NamedPod, now time.Time) error {
 		return fmt.Errorf("store: reservation name %q of pod %s/%s (%s) is not valid", p.ReserveAs, p.Namespace,
 			p.Name, p.UID)
 	}
-	var idle []NamedPod
-	for old, stored := range tx.NamedPods() {
+	for old, stored := range maps.Collect(tx.NamedPods()) {
 		if now.Sub(stored) >= namedPodIdle {
-			idle = append(idle, old)
-		}
-	}
-	for _, old := range idle {
-		if err := tx.DeleteNamedPod(old.Namespace, old.UID); err != nil {
-			return err
+			if err := tx.DeleteNamedPod(old.Namespace, old.UID); err != nil {
+				return err
+			}
 		}
 	}
 	return tx.put(bucketNamedPods, namedPodKey(p.Namespace, p.UID),
-		record.Encode(namedPodFields, &storedPod{p, now}, nil))
+		record.Encode(namedPodFields, &storedPod{p, now.Unix()}, nil))
 }
 
 // DeleteNamedPod removes the record of a pod, if there is one.
@@ -94,7 +91,7 @@ func decodeNamedPod(k, v []byte) (NamedPod, time.Time, error) {
 	if err == nil && (!lease.IsReserveAs(r.ReserveAs) || r.Window < 0) {
 		err = fmt.Errorf("%w: no reservation name", ErrDamaged)
 	}
-	return r.NamedPod, r.stored, err
+	return r.NamedPod, time.Unix(r.stored, 0).UTC(), err
 }
 
 // reservationMark is before the reservation name that the index by key has in place of the name of

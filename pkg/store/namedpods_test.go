@@ -14,7 +14,7 @@ import (
 // after it is written again.
 func FuzzNamedPod(f *testing.F) {
 	r := storedPod{NamedPod{Name: "registry-x", ReserveAs: "registry", Window: lease.Window(time.Hour)},
-		time.Unix(1700000000, 0)}
+		1700000000}
 	content := record.Encode(namedPodFields, &r, nil)
 	f.Add("db", "u1", content[:len(content)-record.SumBytes])
 	f.Add("", "", []byte{1, 1})

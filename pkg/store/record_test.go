@@ -42,7 +42,7 @@ func TestFormat(t *testing.T) {
 		Reason: "r", ReserveAs: "registry",
 	}
 	r := storedPod{NamedPod{Name: "db-0", ReserveAs: "registry", Window: lease.Window(time.Hour)},
-		time.Unix(1700000000, 0).UTC()}
+		1700000000}
 	for what, c := range map[string]struct {
 		got  []byte
 		want string
