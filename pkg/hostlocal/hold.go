@@ -30,41 +30,11 @@ const maxHold = 1024
 // may be "forever". "-" means that the lease does not have the value. A lease without a key has no
 // pod. If the lease is named, its reservation name follows.
 func formatHold(l lease.Lease, now lease.Instant) string {
-	pod, uid, ifName, kind, reserveAs := none, none, none, coolDown, ""
-	if !l.Key().IsZero() && IsPod(l.Namespace, l.Name) {
-		pod, reserveAs = l.Namespace+"/"+l.Name, l.ReserveAs
-		if IsUID(l.UID) {
-			uid = l.UID
-		}
+	h := Hold{IfName: l.Holder.IfName, IsHold: l.IsHold, Window: l.Window, Until: l.Until(now)}
+	if !l.Key().IsZero() {
+		h.Namespace, h.Name, h.UID, h.ReserveAs = l.Namespace, l.Name, l.UID, l.ReserveAs
 	}
-	if IsIfName(l.Holder.IfName) {
-		ifName = l.Holder.IfName
-	}
-	if l.IsHold {
-		kind = hold
-	}
-	line := []string{holdWord, pod, ifName, kind, seconds(l.Window), until(l, now), uid}
-	if reserveAs != "" {
-		line = append(line, reserveAs)
-	}
-	return strings.Join(line, " ") + lineBreak + ifName
-}
-
-// roundUp makes the seconds of a time those that it is rounded up to.
-const roundUp = time.Second - 1
-
-func seconds(w lease.Window) string {
-	if w == lease.Forever {
-		return w.String()
-	}
-	return strconv.FormatInt(int64((time.Duration(w)+roundUp)/time.Second), 10)
-}
-
-func until(l lease.Lease, now lease.Instant) string {
-	if l.Remaining(now) == lease.Forever {
-		return lease.Forever.String()
-	}
-	return strconv.FormatInt(l.Until(now).Add(roundUp).Unix(), 10)
+	return h.content()
 }
 
 // IsHold reports whether the content of a file is a Hold. The rest of it may be damaged, see
@@ -81,74 +51,71 @@ type Hold struct {
 	Until  time.Time // zero if it does not end
 }
 
+// content returns the content of the file, without names that are not valid.
+func (h Hold) content() string {
+	pod, ifName, kind, until, uid, named := none, none, coolDown, lease.Forever, none, ""
+	if IsPod(h.Namespace, h.Name) {
+		pod = h.Namespace + "/" + h.Name
+		if IsUID(h.UID) {
+			uid = h.UID
+		}
+		if lease.IsReserveAs(h.ReserveAs) {
+			named = " " + h.ReserveAs
+		}
+	}
+	if IsIfName(h.IfName) {
+		ifName = h.IfName
+	}
+	if h.IsHold {
+		kind = hold
+	}
+	if !h.Until.IsZero() {
+		until = lease.Window(h.Until.UnixNano())
+	}
+	line := strings.Join([]string{holdWord, pod, ifName, kind, seconds(h.Window), seconds(until), uid}, " ")
+	return line + named + lineBreak + ifName
+}
+
 // ParseHold parses the content of the file of a held address. It reports false if the content is
-// incomplete or invalid. The caller then knows only that the address is in use.
+// incomplete or not as formatHold writes it. The caller then knows only that the address is in use.
 func ParseHold(content string) (Hold, bool) {
 	line, _, whole := strings.Cut(content, lineBreak) // torn without one, and its last word may be cut
 	words := strings.Split(line, " ")
-	if !whole || len(content) > maxHold || len(words) < 7 || len(words) > 8 || words[0] != holdWord {
+	if !whole || len(content) > maxHold || len(words) < 7 {
 		return Hold{}, false
 	}
-	h := Hold{IsHold: words[3] == hold}
-	if len(words) == 8 {
-		if h.ReserveAs = words[7]; !lease.IsReserveAs(h.ReserveAs) || words[1] == none {
-			return Hold{}, false
+	for i, word := range words {
+		if word == none {
+			words[i] = ""
 		}
 	}
-	var okWindow, okUntil bool
-	h.Window, okWindow = parseSeconds(words[4])
-	h.Until, okUntil = parseUntil(words[5])
-	ok := okWindow && okUntil && h.setPod(words[1], words[6]) && h.setIfName(words[2]) &&
-		(h.IsHold || words[3] == coolDown)
-	if !ok || h.IsHold && (h.Name == "" || h.Window == 0) { // it is for a pod, and for a window
-		return Hold{}, false
+	h := Hold{IfName: words[2], IsHold: words[3] == hold, Window: parseSeconds(words[4]), UID: words[6],
+		ReserveAs: strings.Join(words[7:], " ")}
+	h.Namespace, h.Name, _ = strings.Cut(words[1], "/")
+	until := parseSeconds(words[5])
+	if until < lease.Forever {
+		h.Until = time.Unix(0, int64(until)).UTC()
 	}
-	return h, true
+	isHold := h.Name != "" && h.Window > 0 // it is for a pod, and for a window
+	return h, strings.HasPrefix(h.content(), line+lineBreak) && until > 0 && (isHold || !h.IsHold) &&
+		(h.Window <= policy.MaxWindow || h.Window == lease.Forever)
 }
 
-func (h *Hold) setPod(pod, uid string) bool {
-	if uid != none {
-		if !IsUID(uid) || pod == none {
-			return false
-		}
-		h.UID = uid
+// roundUp makes the seconds of a time those that it is rounded up to.
+const roundUp = time.Second - 1
+
+func seconds(w lease.Window) string {
+	if w == lease.Forever {
+		return w.String()
 	}
-	if pod == none {
-		return true
-	}
-	var found bool
-	h.Namespace, h.Name, found = strings.Cut(pod, "/")
-	return found && IsPod(h.Namespace, h.Name)
+	return strconv.FormatInt(int64((time.Duration(w)+roundUp)/time.Second), 10)
 }
 
-func (h *Hold) setIfName(s string) bool {
-	if s == none {
-		return true
-	}
-	h.IfName = s
-	return IsIfName(s)
-}
-
-func parseSeconds(s string) (lease.Window, bool) {
+// parseSeconds parses what seconds returns. The result for another text is another time.
+func parseSeconds(s string) lease.Window {
 	if s == lease.Forever.String() {
-		return lease.Forever, true
+		return lease.Forever
 	}
-	n, ok := parseNumber(s)
-	w := lease.Window(time.Duration(n) * time.Second)
-	return w, ok && n <= int64(time.Duration(policy.MaxWindow)/time.Second)
-}
-
-// parseUntil parses the end of a hold. It returns the zero time for "forever".
-func parseUntil(s string) (time.Time, bool) {
-	if s == lease.Forever.String() {
-		return time.Time{}, true
-	}
-	n, ok := parseNumber(s)
-	return time.Unix(n, 0).UTC(), ok && n > 0
-}
-
-// parseNumber parses a number that was written by this package: without a sign or leading zeros.
-func parseNumber(s string) (int64, bool) {
-	n, err := strconv.ParseInt(s, 10, 64)
-	return n, err == nil && n >= 0 && strconv.FormatInt(n, 10) == s
+	n, _ := strconv.ParseInt(s, 10, 64)
+	return lease.Window(time.Duration(n) * time.Second)
 }
