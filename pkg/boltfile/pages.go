@@ -20,7 +20,7 @@ func provePages(file []byte) error {
 		return err
 	}
 	p := prover{file: file, pages: head.pages, seen: map[uint64]bool{0: true, 1: true}}
-	if err := p.walk(head.root, 0); err != nil {
+	if err := p.walk(head.root, 0, true); err != nil {
 		return err
 	}
 	return p.freelist(head.freelist)
@@ -76,8 +76,8 @@ func (p *prover) take(id uint64) (page, error) {
 	return parsePage(id, at[:(overflow+1)*PageSize]), nil
 }
 
-// walk verifies the tree below a page.
-func (p *prover) walk(id uint64, depth int) error {
+// walk verifies the tree below a page, which may be the root of a bucket.
+func (p *prover) walk(id uint64, depth int, isRoot bool) error {
 	if depth > maxDepth {
 		return fmt.Errorf("page %d: too deep", id)
 	}
@@ -85,18 +85,19 @@ func (p *prover) walk(id uint64, depth int) error {
 	if err != nil {
 		return err
 	}
-	return p.elements(pg, depth)
+	return p.elements(pg, depth, isRoot)
 }
 
-// elements verifies the elements of a branch or leaf page, and everything below them.
-func (p *prover) elements(pg page, depth int) error {
+// elements verifies the elements of a branch or leaf page, and everything below them. bbolt panics
+// if a page has none that is not the root of an empty bucket.
+func (p *prover) elements(pg page, depth int, isRoot bool) error {
 	if pg.flags != flagBranch && pg.flags != flagLeaf {
 		return fmt.Errorf("page %d: unknown type %#x", pg.id, pg.flags)
 	}
 	if pageHeader+pg.count*elementSize > len(pg.data) {
 		return fmt.Errorf("page %d: too small for %d elements", pg.id, pg.count)
 	}
-	if pg.flags == flagBranch && pg.count == 0 {
+	if pg.count == 0 && (!isRoot || pg.flags == flagBranch) {
 		return fmt.Errorf("page %d: has no elements", pg.id)
 	}
 	var last []byte
@@ -112,10 +113,7 @@ func (p *prover) elements(pg page, depth int) error {
 		last = key
 		switch {
 		case pg.flags == flagBranch:
-			err = p.walk(child, depth+1)
-			if err == nil && parsePage(child, p.file[child*PageSize:]).count == 0 {
-				err = fmt.Errorf("page %d: has no elements", child) // bbolt would panic
-			}
+			err = p.walk(child, depth+1, false)
 		case child != 0:
 			err = p.bucket(value, depth)
 		}
@@ -150,13 +148,13 @@ func (p *prover) bucket(value []byte, depth int) error {
 		return fmt.Errorf("a bucket of %d bytes", len(value))
 	}
 	if root := binary.LittleEndian.Uint64(value); root != 0 {
-		return p.walk(root, depth+1)
+		return p.walk(root, depth+1, true)
 	}
 	inline := value[16:]
 	if len(inline) < pageHeader {
 		return fmt.Errorf("an inline bucket of %d bytes", len(value))
 	}
-	return p.elements(parsePage(0, inline), depth+1)
+	return p.elements(parsePage(0, inline), depth+1, true)
 }
 
 // freelist verifies that no free page is in use.

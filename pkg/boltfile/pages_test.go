@@ -84,7 +84,7 @@ func TestDamagedPages(t *testing.T) {
 		}
 	}
 	used := prover{file: file, pages: head.pages, seen: map[uint64]bool{}}
-	must.Succeed(t, used.walk(head.root, 0))
+	must.Succeed(t, used.walk(head.root, 0, true))
 	branchAt := uint64(0) // of a branch page in use
 	for id := range used.seen {
 		if parsePage(id, file[id*PageSize:]).flags == flagBranch {

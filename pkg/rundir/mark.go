@@ -32,12 +32,11 @@ func (d Dir) ReadMark() (pools []string, marked bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	lines := slices.Collect(strings.Lines(string(b)))
-	boot, of := d.BootID(), strings.TrimSuffix(strings.Join(lines[:min(len(lines), 1)], ""), "\n")
-	if boot != "" && of != "" && of != boot {
+	of, lines, _ := strings.Cut(string(b), "\n")
+	if boot := d.BootID(); boot != "" && of != "" && of != boot {
 		return nil, false, nil // the run directory has survived a boot
 	}
-	return lines[min(len(lines), 1):], true, nil
+	return slices.Collect(strings.Lines(lines)), true, nil
 }
 
 // SetMark makes a mark of this boot, if there is none. The caller holds the store's lock.
