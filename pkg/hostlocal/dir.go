@@ -27,11 +27,11 @@ import (
 // repeated DEL that host-local serves does not find its container id. Nothing is synced, because
 // the store is authoritative.
 type Dir struct {
-	dir   string
-	lock  *os.File // host-local's; nil if the directory is only read (OpenUnlocked)
-	mark  mark
-	owner Owner // of the mark
-	read  map[netip.Addr]reading
+	Mark Mark // when the directory was opened, or set since
+
+	dir  string
+	lock *os.File // host-local's; nil if the directory is only read (OpenUnlocked)
+	read map[netip.Addr]reading
 }
 
 // Owner identifies the node that keeps the files of a directory, by the ids of its store and of the
@@ -59,14 +59,12 @@ const (
 	lockName  = "lock" // host-local's
 )
 
-// mark is what the mark of a directory says.
-type mark int
-
-const (
-	unmarked mark = iota
-	short         // files may be missing
-	whole
-)
+// Mark is what the mark of a directory says; zero if there is none (IsMarked).
+type Mark struct {
+	Exists   bool
+	Complete bool // the files of all leases were written. Somebody may have removed some
+	Owner    Owner
+}
 
 // Path returns the directory in which host-local keeps the files of a pool.
 func Path(p lease.Pool) string { return filepath.Join(p.DataDir, p.Network) }
@@ -136,8 +134,8 @@ func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	mark, owner := readMark(p)
-	if mark == unmarked {
+	mark := ReadMark(p)
+	if !mark.Exists {
 		// A mark without the lock file is what is left where a user has removed all other files. It
 		// is removed before Lock creates the lock file. Otherwise, if the program ended before
 		// SetMark, IsMarked would report true to the next one.
@@ -149,7 +147,7 @@ func Open(ctx context.Context, p lease.Pool) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Dir{dir: dir, lock: lock, mark: mark, owner: owner, read: map[netip.Addr]reading{}}, nil
+	return &Dir{Mark: mark, dir: dir, lock: lock, read: map[netip.Addr]reading{}}, nil
 }
 
 // ProbeLock returns the error with which Open would fail because the lock file cannot be opened or
@@ -180,26 +178,19 @@ func access(dir string) error {
 	return os.NewSyscallError("write to "+dir, unix.Access(dir, unix.W_OK))
 }
 
-func readMark(p lease.Pool) (is mark, owner Owner) {
+// ReadMark returns the mark of a pool's directory.
+func ReadMark(p lease.Pool) (m Mark) {
 	b, _, err := files.Read(filepath.Join(Path(p), markName))
 	if _, e := os.Lstat(filepath.Join(Path(p), lockName)); e != nil || errors.Is(err, fs.ErrNotExist) {
-		return unmarked, Owner{}
+		return Mark{}
 	}
 	text, rest, _ := strings.Cut(string(b), "\n")
-	isOurs := text == markAll || text == markShort
-	if words := strings.SplitN(strings.TrimSuffix(rest, "\n"), " ", 3); isOurs && len(words) == 3 {
-		owner = Owner{words[0], words[1], words[2]}
+	m.Exists, m.Complete = true, err == nil && text == markAll
+	words := strings.SplitN(strings.TrimSuffix(rest, "\n"), " ", 3)
+	if isOurs := text == markAll || text == markShort; isOurs && len(words) == 3 {
+		m.Owner = Owner{words[0], words[1], words[2]}
 	}
-	if err == nil && text == markAll {
-		return whole, owner
-	}
-	return short, owner
-}
-
-// OwnerOf returns the owner of a pool's directory.
-func OwnerOf(p lease.Pool) Owner {
-	_, owner := readMark(p)
-	return owner
+	return m
 }
 
 // OpenUnlocked opens the directory without host-local's lock, for reading. It returns nil if there
@@ -212,9 +203,7 @@ func OpenUnlocked(p lease.Pool) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := &Dir{dir: Path(p), read: map[netip.Addr]reading{}}
-	dir.mark, dir.owner = readMark(p)
-	return dir, d.Close()
+	return &Dir{Mark: ReadMark(p), dir: Path(p), read: map[netip.Addr]reading{}}, d.Close()
 }
 
 // Close releases the lock, if the directory is locked.
@@ -223,35 +212,26 @@ func (d *Dir) Close() { d.lock.Close() }
 // IsAt reports whether the path of a pool leads to the directory, which is locked.
 func (d *Dir) IsAt(p lease.Pool) bool { return files.IsAt(d.lock, filepath.Join(Path(p), lockName)) }
 
-// IsMarked reports whether the directory was marked when it was opened.
-func (d *Dir) IsMarked() bool { return d.mark != unmarked }
-
-// IsComplete reports whether the files of all leases were written. Somebody may have removed some.
-func (d *Dir) IsComplete() bool { return d.mark == whole }
-
-// Owner returns the owner of the directory when it was opened.
-func (d *Dir) Owner() Owner { return d.owner }
-
 // SetMark marks the directory as one of owner. all reports whether it has the files of all leases.
 // If SetMark cannot write the mark, it removes one that says so. The directory is locked.
 func (d *Dir) SetMark(all bool, owner Owner) error {
-	text, mark := markShort, short
+	mark, text := Mark{true, all, owner}, markShort
 	if all {
-		text, mark = markAll, whole
+		text = markAll
 	}
-	if d.mark == mark && d.owner == owner {
+	if d.Mark == mark {
 		return nil
 	}
 	if text += "\n"; owner.Store != "" {
 		text += owner.Store + " " + owner.Machine + " " + owner.Path + "\n"
 	}
 	if err := files.Write(filepath.Join(d.dir, markName), text); err != nil {
-		if d.IsComplete() {
+		if d.Mark.Complete {
 			err = errors.Join(err, os.Remove(filepath.Join(d.dir, markName)))
 		}
 		return err
 	}
-	d.mark, d.owner = mark, owner
+	d.Mark = mark
 	return nil
 }
 

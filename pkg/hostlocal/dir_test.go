@@ -84,12 +84,12 @@ func TestOpenUnlocked(t *testing.T) {
 	}
 	for _, all := range []bool{true, false} {
 		must.Succeed(t, d.SetMark(all, Owner{}))
-		if !d.IsMarked() || d.IsComplete() != all {
-			t.Errorf("the mark is set to %v: marked %v, complete %v", all, d.IsMarked(), d.IsComplete())
+		if !d.Mark.Exists || d.Mark.Complete != all {
+			t.Errorf("the mark is set to %v: marked %v, complete %v", all, d.Mark.Exists, d.Mark.Complete)
 		}
 		reader, err := OpenUnlocked(p)
 		must.Succeed(t, err)
-		if !reader.IsMarked() || reader.IsComplete() != all {
+		if !reader.Mark.Exists || reader.Mark.Complete != all {
 			t.Errorf("the mark is %v: %+v", all, reader)
 		}
 		if addrs, err := reader.Addresses(); err != nil ||
@@ -142,7 +142,7 @@ func TestMarks(t *testing.T) {
 	} {
 		must.Succeed(t, os.WriteFile(filepath.Join(Path(p), markName), []byte(text), 0o600))
 		d, err := OpenUnlocked(p)
-		if err != nil || !d.IsMarked() || d.IsComplete() != want || d.Owner() != (Owner{}) {
+		if err != nil || !d.Mark.Exists || d.Mark.Complete != want || d.Mark.Owner != (Owner{}) {
 			t.Errorf("mark %q: %+v, %v", text, d, err)
 		}
 	}
@@ -155,18 +155,18 @@ func TestOwner(t *testing.T) {
 	here := filepath.Join(p.DataDir, "a store")
 	must.Succeed(t, os.WriteFile(here, nil, 0o600))
 	a, b := Owner{"1111", "aaaa", here}, Owner{"2222", "bbbb", "/gone"}
-	if got := OwnerOf(p); got != (Owner{}) {
+	if got := ReadMark(p).Owner; got != (Owner{}) {
 		t.Errorf("no directory: %+v", got)
 	}
 	for _, c := range []struct{ set, want Owner }{{a, a}, {a, a}, {b, b}, {Owner{}, Owner{}}} {
 		d, err := Open(t.Context(), p)
 		must.Succeed(t, err)
 		err = d.SetMark(true, c.set)
-		if d.Close(); err != nil || OwnerOf(p) != c.want {
-			t.Errorf("%+v: %+v, %v", c.set, OwnerOf(p), err)
+		if d.Close(); err != nil || ReadMark(p).Owner != c.want {
+			t.Errorf("%+v: %+v, %v", c.set, ReadMark(p).Owner, err)
 		}
-		if d, err := OpenUnlocked(p); err != nil || !d.IsComplete() || d.Owner() != c.want {
-			t.Errorf("%+v: %+v, complete: %v, %v", c.set, d.Owner(), d.IsComplete(), err)
+		if d, err := OpenUnlocked(p); err != nil || !d.Mark.Complete || d.Mark.Owner != c.want {
+			t.Errorf("%+v: %+v, complete: %v, %v", c.set, d.Mark.Owner, d.Mark.Complete, err)
 		}
 	}
 	for _, c := range []struct {

@@ -58,7 +58,11 @@ func (s *Service) KeepMAC(ctx context.Context, who lease.Attachment, addrs []net
 			}
 		}
 		for _, l := range leases {
-			if _, _, err := c.Change(l, lease.SetMAC{Holder: l.Holder, MAC: mac.String()}); err != nil {
+			next := l
+			if next.MAC = mac.String(); next.MAC == l.MAC {
+				continue
+			}
+			if err := c.Put(l, next); err != nil {
 				return err
 			}
 		}

@@ -364,21 +364,6 @@ func (e Leave) apply(l Lease, _ Instant) (Lease, error) {
 	return l, nil
 }
 
-// SetMAC records the hardware address of the holder's interface. The plugin's chained entry sets
-// the same address on the interface of the recreated pod.
-type SetMAC struct {
-	Holder Holder
-	MAC    string
-}
-
-func (e SetMAC) apply(l Lease, _ Instant) (Lease, error) {
-	if l.State != Bound || !l.Holder.Is(e.Holder) {
-		return l, ErrNotHolder
-	}
-	l.MAC = e.MAC
-	return l, nil
-}
-
 // Defer puts off the end of a hold, so that at least Rest is left from now on. The agent
 // applies it while a pod with the key is assigned to the node and waits for its sandbox.
 type Defer struct{ Rest time.Duration }

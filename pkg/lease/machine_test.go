@@ -128,8 +128,6 @@ func events() map[string]Event {
 		"reserve/other":   Reserve{Lease: otherChosen, ID: "ffeeddccbbaa9988", Hold: Forever, LastHolder: Dead},
 		"reserve/alive":   Reserve{Lease: otherChosen, ID: "ffeeddccbbaa9988", Hold: Forever, LastHolder: Alive},
 		"rebase":          Rebase{},
-		"mac":             SetMAC{Holder: oldHolder, MAC: "02:00:00:00:00:01"},
-		"mac/other":       SetMAC{Holder: newHolder, MAC: "02:00:00:00:00:01"},
 	}
 }
 
@@ -303,8 +301,6 @@ func TestEventsChangeOnlyTheirFields(t *testing.T) {
 		"a release":             {full(Bound), Release{Holder: oldHolder}, released},
 		"a revoked hold":        {full(Held), Revoke{LastHolder: Unknown}, limited},
 		"a deferral of nothing": {over, Defer{Rest: 0}, over},
-		"a hardware address": {full(Bound), SetMAC{Holder: oldHolder, MAC: "02:00:00:00:00:02"},
-			func() Lease { l := full(Bound); l.MAC = "02:00:00:00:00:02"; return l }()},
 	} {
 		if got, err := Apply(c.before, c.event, now); err != nil || !equal(got, c.want) {
 			t.Errorf("%s:\n%+v, %v, want\n%+v", name, got, err, c.want)

@@ -98,7 +98,7 @@ func (f *addressFiles) openFiles(ctx context.Context, p lease.Pool) opened {
 	switch {
 	case errors.Is(err, files.ErrBusy):
 		err = &BusyError{p, err}
-	case err == nil && dir.Owner().Store != f.store && dir.Owner().IsOther(f.owner()):
+	case err == nil && dir.Mark.Owner.Store != f.store && dir.Mark.Owner.IsOther(f.owner()):
 		dir.Close()
 		return opened{err: errOtherNode(p)}
 	}
@@ -116,7 +116,7 @@ func errOtherNode(p lease.Pool) error {
 
 // ProbeOwner returns ErrOtherNode if another node keeps the directory of a pool.
 func (n *Node) ProbeOwner(tx *store.Tx, p lease.Pool) error {
-	if hostlocal.OwnerOf(p).IsOther(n.owner(tx)()) {
+	if hostlocal.ReadMark(p).Owner.IsOther(n.owner(tx)()) {
 		return errOtherNode(p)
 	}
 	return nil

@@ -85,9 +85,9 @@ func (c *Call) importUnknown(s Scope) error {
 	switch {
 	case err != nil || errors.Is(c.files.open[s.Pool].err, ErrOtherNode):
 		return err
-	case !isKnown && (s.Sets != nil || s.Import), isKnown && (s.Import || dir != nil && !dir.IsMarked()):
+	case !isKnown && (s.Sets != nil || s.Import), isKnown && (s.Import || dir != nil && !dir.Mark.Exists):
 		return c.importPool(s, dir, isKnown)
-	case isKnown && dir != nil && !dir.IsComplete():
+	case isKnown && dir != nil && !dir.Mark.Complete:
 		c.writeAll(s.Pool, dir) // a file could not be written
 	}
 	return nil
@@ -108,7 +108,7 @@ func (c *Call) importPool(s Scope, dir *hostlocal.Dir, isKnown bool) error {
 	}
 	err := shown.err
 	if err == nil && !isKnown {
-		err = c.node.proveComplete(shown.Found, s.Pool, c.Tx.Lost(), dir != nil && dir.IsComplete())
+		err = c.node.proveComplete(shown.Found, s.Pool, c.Tx.Lost(), dir != nil && dir.Mark.Complete)
 	}
 	for _, p := range shown.Problems {
 		c.files.warn("%s", p)
@@ -371,7 +371,7 @@ func (n *Node) CanImport(in Scope, lost string, dir *hostlocal.Dir) error {
 	if err != nil {
 		return err
 	}
-	return n.proveComplete(found, in.Pool, lost, dir != nil && dir.IsComplete())
+	return n.proveComplete(found, in.Pool, lost, dir != nil && dir.Mark.Complete)
 }
 
 // Export makes leases of the addresses of a pool that host-local has given, releases those whose
