@@ -67,17 +67,12 @@ func TestDamagedPages(t *testing.T) {
 	le := binary.LittleEndian
 	file, head := image(t)
 	must.Succeed(t, provePages(file))
-	root := func(b []byte) []byte { return b[head.root*PageSize:][:PageSize] }
-	free := func(b []byte) []byte { return b[head.freelist*PageSize:][:PageSize] }
-	element := func(b []byte, i int) []byte { return root(b)[pageHeader+i*elementSize:][:elementSize] }
-	value := func(b []byte, i int) []byte {
-		e := element(b, i)
-		at := pageHeader + i*elementSize + int(le.Uint32(e[4:])+le.Uint32(e[8:]))
-		return root(b)[at:][:le.Uint32(e[12:])]
-	}
+	elementAt := func(i int) uint64 { return head.root*PageSize + pageHeader + uint64(i)*elementSize }
+	keyAt := func(i int) uint64 { return elementAt(i) + uint64(le.Uint32(file[elementAt(i)+4:])) }
+	valueAt := func(i int) uint64 { return keyAt(i) + uint64(le.Uint32(file[elementAt(i)+8:])) }
 	var nested, inline []int // elements of the root page
-	for i := range int(le.Uint16(root(file)[10:])) {
-		if le.Uint64(value(file, i)) == 0 {
+	for i := range parsePage(head.root, file[head.root*PageSize:]).count {
+		if le.Uint64(file[valueAt(i):]) == 0 {
 			inline = append(inline, i)
 		} else {
 			nested = append(nested, i)
@@ -92,97 +87,64 @@ func TestDamagedPages(t *testing.T) {
 		}
 	}
 	leafAt := le.Uint64(file[branchAt+pageHeader+8:]) * PageSize // of its first child
-	if le.Uint16(root(file)[8:]) != flagLeaf || len(nested) < 2 || len(inline) == 0 || branchAt == 0 ||
-		le.Uint16(free(file)[10:]) < 2 {
+	free := parsePage(head.freelist, file[head.freelist*PageSize:]).count
+	if len(nested) < 2 || len(inline) == 0 || branchAt == 0 || free < 2 {
 		t.Fatalf("the store has %d nested and %d inline buckets, %d free pages, a branch page at %d", len(nested),
-			len(inline), le.Uint16(free(file)[10:]), branchAt)
+			len(inline), free, branchAt)
 	}
 	for name, c := range map[string]struct {
-		damage func(b []byte) []byte
-		want   string
+		size int // of the file
+		want string
 	}{
-		"no second meta page": {func(b []byte) []byte { return b[:2*PageSize-1] }, "too short"},
-		"no other page":       {func(b []byte) []byte { return b[:2*PageSize] }, "truncated to 8192 of"},
-		"no last page": {func(b []byte) []byte { return b[:head.pages*PageSize-1] },
+		"no second meta page": {2*PageSize - 1, "too short"},
+		"no other page":       {2 * PageSize, "truncated to 8192 of"},
+		"no last page": {int(head.pages)*PageSize - 1,
 			fmt.Sprintf("truncated to %d of %d", head.pages*PageSize-1, head.pages*PageSize)},
-		"both meta pages": {func(b []byte) []byte { clear(b[:2*PageSize]); return b }, "both meta pages are damaged"},
-		"another id":      {func(b []byte) []byte { le.PutUint64(root(b), head.root+1); return b }, "has the id"},
-		"overflow to the end": {func(b []byte) []byte {
-			le.PutUint32(root(b)[12:], uint32(head.pages-head.root))
-			return b
-		}, "beyond the end of the file"},
-		"overflow to the last page": {func(b []byte) []byte {
-			le.PutUint32(root(b)[12:], uint32(head.pages-head.root-1))
-			return b
-		}, "use"},
-		"a page type that does not exist": {func(b []byte) []byte { le.PutUint16(root(b)[8:], 4); return b },
-			"unknown type 0x4"},
-		"more elements than fit": {func(b []byte) []byte { le.PutUint16(root(b)[10:], 256); return b },
-			"too small for 256 elements"},
-		"an element beyond the page": {func(b []byte) []byte { le.PutUint32(element(b, 0)[12:], PageSize); return b },
-			"element 0: extends from"},
-		"a key that begins in the header": {func(b []byte) []byte {
-			le.PutUint32(element(b, 0)[4:], elementSize-1)
-			return b
-		}, "element 0: extends from"},
-		"keys out of order": {func(b []byte) []byte {
-			e := element(b, 1)
-			root(b)[pageHeader+elementSize+int(le.Uint32(e[4:]))] = 0
-			return b
-		}, "element 1: not in order"},
-		"a child that is out of range": {func(b []byte) []byte {
-			le.PutUint64(b[branchAt+pageHeader+8:], head.pages)
-			return b
-		}, "out of range"},
-		"a branch page without elements": {func(b []byte) []byte { le.PutUint16(b[branchAt+10:], 0); return b },
-			"has no elements"},
-		"a leaf page without elements": {func(b []byte) []byte {
-			le.PutUint16(b[leafAt+10:], 0)
-			return b
-		}, "has no elements"},
-		"a child that is a meta page": {func(b []byte) []byte {
-			le.PutUint64(b[branchAt+pageHeader+8:], 1)
-			return b
-		}, "page 1: out of range"},
-		"two elements with one child": {func(b []byte) []byte {
-			copy(b[branchAt+pageHeader+elementSize+8:], b[branchAt+pageHeader+8:][:8])
-			return b
-		}, "used twice"},
-		"a bucket of another bucket": {func(b []byte) []byte {
-			copy(value(b, nested[1])[:8], value(b, nested[0])[:8])
-			return b
-		}, "used twice"},
-		"a bucket out of range": {func(b []byte) []byte {
-			le.PutUint64(value(b, nested[0]), head.pages)
-			return b
-		}, "out of range"},
-		"a bucket without a header": {func(b []byte) []byte { le.PutUint32(element(b, nested[0])[12:], 15); return b },
-			"a bucket of 15 bytes"},
-		"an inline bucket without a page header": {func(b []byte) []byte {
-			le.PutUint32(element(b, inline[0])[12:], 16+pageHeader-1)
-			return b
-		}, "an inline bucket of 31 bytes"},
-		"an inline bucket of another type": {func(b []byte) []byte {
-			le.PutUint16(value(b, inline[0])[16+8:], flagFreelist)
-			return b
-		}, "unknown type 0x10"},
-		"a freelist with another id": {func(b []byte) []byte { le.PutUint64(free(b), 0); return b }, "freelist: page"},
-		"a freelist of another type": {func(b []byte) []byte { le.PutUint16(free(b)[8:], flagLeaf); return b },
-			"not a freelist page"},
-		"more free pages than fit": {func(b []byte) []byte { le.PutUint16(free(b)[10:], 512); return b },
-			"too small for 512 free pages"},
-		"a free page that is out of range": {func(b []byte) []byte {
-			le.PutUint64(free(b)[pageHeader:], head.pages)
-			return b
-		}, "listed as free, but"},
-		"a free page in use": {func(b []byte) []byte { le.PutUint64(free(b)[pageHeader:], head.root); return b },
-			fmt.Sprintf("page %d: listed as free, but", head.root)},
-		"a free page listed twice": {func(b []byte) []byte {
-			copy(free(b)[pageHeader+8:], free(b)[pageHeader:][:8])
-			return b
-		}, "listed as free, but"},
 	} {
-		if err := provePages(c.damage(bytes.Clone(file))); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := provePages(file[:c.size]); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	rootAt, freeAt := head.root*PageSize, head.freelist*PageSize
+	nestedAt, inlineAt := elementAt(nested[0]), elementAt(inline[0])
+	for name, c := range map[string]struct {
+		at   uint64 // of the bytes that are damaged
+		as   any
+		want string
+	}{
+		"both meta pages":                 {0, make([]byte, 2*PageSize), "both meta pages are damaged"},
+		"another id":                      {rootAt, uint64(head.root + 1), "has the id"},
+		"overflow to the end":             {rootAt + 12, uint32(head.pages - head.root), "beyond the end of the file"},
+		"overflow to the last":            {rootAt + 12, uint32(head.pages - head.root - 1), "use"},
+		"no such page type":               {rootAt + 8, uint16(4), "unknown type 0x4"},
+		"too many elements":               {rootAt + 10, uint16(256), "too small for 256 elements"},
+		"an element beyond the page":      {elementAt(0) + 12, uint32(PageSize), "element 0: extends from"},
+		"a key that begins in the header": {elementAt(0) + 4, uint32(elementSize - 1), "element 0: extends from"},
+		"keys out of order":               {keyAt(1), []byte{0}, "element 1: not in order"},
+		"a child that is out of range":    {branchAt + pageHeader + 8, uint64(head.pages), "out of range"},
+		"a branch page without elements":  {branchAt + 10, uint16(0), "has no elements"},
+		"a leaf page without elements":    {leafAt + 10, uint16(0), "has no elements"},
+		"a child that is a meta page":     {branchAt + pageHeader + 8, uint64(1), "page 1: out of range"},
+		"two elements with one child": {branchAt + pageHeader + elementSize + 8, uint64(leafAt / PageSize),
+			"used twice"},
+		"a bucket of another bucket":        {valueAt(nested[1]), file[valueAt(nested[0]):][:8], "used twice"},
+		"a bucket out of range":             {valueAt(nested[0]), uint64(head.pages), "out of range"},
+		"a bucket without a header":         {nestedAt + 12, uint32(15), "a bucket of 15 bytes"},
+		"an inline bucket without a header": {inlineAt + 12, uint32(16 + pageHeader - 1), "inline bucket of 31"},
+		"an inline bucket of another type":  {valueAt(inline[0]) + 16 + 8, uint16(flagFreelist), "unknown type 0x10"},
+		"a freelist with another id":        {freeAt, uint64(0), "freelist: page"},
+		"a freelist of another type":        {freeAt + 8, uint16(flagLeaf), "not a freelist page"},
+		"more free pages than fit":          {freeAt + 10, uint16(512), "too small for 512 free pages"},
+		"a free page that is out of range":  {freeAt + pageHeader, uint64(head.pages), "listed as free, but"},
+		"a free page in use": {freeAt + pageHeader, uint64(head.root),
+			fmt.Sprintf("page %d: listed as", head.root)},
+		"a free page listed twice": {freeAt + pageHeader + 8, file[freeAt+pageHeader:][:8], "listed as free, but"},
+	} {
+		damaged := bytes.Clone(file)
+		if _, err := binary.Encode(damaged[c.at:], le, c.as); err != nil {
+			t.Fatal(err)
+		}
+		if err := provePages(damaged); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}

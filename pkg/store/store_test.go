@@ -20,7 +20,6 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
-	"pgregory.net/rapid"
 
 	"github.com/leasehold-cni/leasehold/pkg/boltfile"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
@@ -105,53 +104,6 @@ func TestUpdateWithoutChangeWritesNothing(t *testing.T) {
 	if string(before) != string(after) {
 		t.Error("the file has changed")
 	}
-}
-
-// TestFreeAgainstAModel compares Free with checking each address.
-func TestFreeAgainstAModel(t *testing.T) {
-	s := open(t)
-	undo := errors.New("undo")
-	rapid.Check(t, func(r *rapid.T) {
-		base := netip.MustParseAddr(rapid.SampledFrom([]string{"10.0.0.0", "10.0.255.0", "fd00::ff00"}).Draw(r, "base"))
-		at := func(n int) netip.Addr {
-			a := base
-			for range n {
-				a = a.Next()
-			}
-			return a
-		}
-		taken := map[netip.Addr]bool{}
-		for range rapid.IntRange(0, 5).Draw(r, "runs") {
-			from := rapid.IntRange(0, 600).Draw(r, "from")
-			for i := range rapid.IntRange(1, 300).Draw(r, "length") {
-				taken[at(from+i)] = true
-			}
-		}
-		lo, hi := rapid.IntRange(0, 700).Draw(r, "lo"), rapid.IntRange(0, 900).Draw(r, "hi")
-		err := s.Update(context.Background(), func(tx *Tx) error {
-			for a := range taken {
-				l := fresh(a.String(), "", "c")
-				l.Namespace, l.Window = "", 0
-				if err := put(tx, l); err != nil {
-					return err
-				}
-			}
-			var want netip.Addr
-			for i := lo; i <= hi; i++ {
-				if !taken[at(i)] {
-					want = at(i)
-					break
-				}
-			}
-			if got, ok := tx.Free(testPool, at(lo), at(hi)); ok != want.IsValid() || ok && got != want {
-				r.Fatalf("free in %s-%s: %s %v, want %s", at(lo), at(hi), got, ok, want)
-			}
-			return undo
-		})
-		if !errors.Is(err, undo) {
-			r.Fatal(err)
-		}
-	})
 }
 
 func TestPutRejectsOtherAddresses(t *testing.T) {
