@@ -2,6 +2,7 @@ package lease
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"reflect"
@@ -51,6 +52,9 @@ func states() map[string]Lease {
 		"named":      with(windowed, func(l *Lease) { l.ReserveAs = "db" }),
 		"leaving":    with(windowed, func(l *Lease) { l.ReserveAs, l.Leaving = "db", true }),
 		"named-hold": with(held(windowed, true, time.Hour), func(l *Lease) { l.ReserveAs = "db" }),
+		"ownerless":  with(windowed, func(l *Lease) { l.Holder.ContainerID = "" }),
+		"no-cool":    with(bound, func(l *Lease) { l.CoolDown = 0 }),
+		"no-uid":     with(held(bound, false, 2*time.Minute), func(l *Lease) { l.UID = "" }),
 	}
 }
 
@@ -80,6 +84,8 @@ func events() map[string]Event {
 	otherChosen.Name = "web-1"
 	moved := bind(oldHolder, "u1", Unknown)
 	moved.Holder.Netns = newHolder.Netns
+	nobody := oldHolder
+	nobody.ContainerID = ""
 	return map[string]Event{
 		"again":           bind(oldHolder, "u1", Unknown),
 		"again/moved":     moved,
@@ -88,6 +94,7 @@ func events() map[string]Event {
 		"back/alive":      bind(newHolder, "u2", Alive),
 		"back/same-netns": sameNetns,
 		"same-uid":        bind(newHolder, "u1", Dead),
+		"no-uid":          bind(newHolder, "", Dead), // only the UID identifies a pod
 		"other-pod":       otherPod,
 		"sibling":         sibling,
 		"sibling/alive":   living,
@@ -97,6 +104,7 @@ func events() map[string]Event {
 		"gc/alive":        Release{Holder: oldHolder, LastHolder: Alive},
 		"late-del":        Release{Holder: newHolder},
 		"del/nobody":      Release{},
+		"del/ownerless":   Release{Holder: nobody}, // of a lease whose owner is unknown
 		"dead":            Release{Holder: oldHolder, Collected: true, LastHolder: Dead},
 		"dead/unknown":    Release{Holder: oldHolder, Collected: true},
 		"expire":          Expire{LastHolder: Dead},
@@ -164,19 +172,6 @@ func TestApply(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// A lease whose owner is unknown is released by an event with the same holder.
-func TestReleaseOfAnUnknownOwner(t *testing.T) {
-	l := states()["windowed"]
-	l.Holder = Holder{IfName: "eth0", BootID: "b"}
-	next, err := Apply(l, Release{Holder: l.Holder}, after(time.Second))
-	if err != nil || !next.IsHold {
-		t.Errorf("%v, %+v", err, next)
-	}
-	if _, err := Apply(l, Release{}, after(time.Second)); !errors.Is(err, ErrNotHolder) {
-		t.Errorf("of another holder: %v", err)
 	}
 }
 
@@ -290,6 +285,11 @@ func TestEventsChangeOnlyTheirFields(t *testing.T) {
 	released.ReleasedAt, released.RefusedAt, released.RefusedFor = now, Instant{}, ""
 	over := full(Held)
 	over.Hold = Window(time.Second)
+	again := claim // evidence of life is read for the namespace in the lease
+	again.Holder = oldHolder
+	again.Holder.Netns = newHolder.Netns
+	moved := full(Bound)
+	moved.Holder = again.Holder
 	for name, c := range map[string]struct {
 		before Lease
 		event  Event
@@ -298,6 +298,7 @@ func TestEventsChangeOnlyTheirFields(t *testing.T) {
 		"a new lease":           {Lease{}, claim, first},
 		"a claim":               {full(Held), claim, claimed},
 		"a take-over":           {full(Bound), claim, claimed},
+		"a repeated ADD":        {full(Bound), again, moved},
 		"a release":             {full(Bound), Release{Holder: oldHolder}, released},
 		"a revoked hold":        {full(Held), Revoke{LastHolder: Unknown}, limited},
 		"a deferral of nothing": {over, Defer{Rest: 0}, over},
@@ -311,54 +312,29 @@ func TestEventsChangeOnlyTheirFields(t *testing.T) {
 	}
 }
 
-// Evidence of life is read for the namespace in the lease, so a repeated ADD must update it.
-func TestRepeatedBindUpdatesTheNamespace(t *testing.T) {
-	again := bind(oldHolder, "u1", Unknown)
-	again.Holder.Netns = newHolder.Netns
-	got, err := Apply(states()["windowed"], again, after(time.Minute))
-	if err != nil || got.Holder.Netns != newHolder.Netns || got.BoundAt != t0 || got.Window != Window(time.Hour) {
-		t.Errorf("%+v, %v", got, err)
-	}
-}
-
-// A cool-down is for the same pod, and only the UID identifies a pod.
-func TestCoolDownNeedsAUID(t *testing.T) {
-	cool := states()["cool"]
-	cool.UID = ""
-	if _, err := Apply(cool, bind(newHolder, "", Dead), after(time.Second)); !errors.Is(err, ErrTaken) {
-		t.Errorf("two pods without a UID: %v", err)
-	}
-}
-
 func TestSetWindowOfAHold(t *testing.T) {
 	for _, c := range []struct {
 		name, state string
 		window, max time.Duration
 		limit       int
-		want        Lease // its Window, IsHold and Hold
+		want        string // window, hold or cool-down, and its length
 	}{
-		{"longer", "hold", 3 * time.Hour, 0, 0, Lease{Window: Window(3 * time.Hour), IsHold: true,
-			Hold: Window(3 * time.Hour)}},
-		{"shorter", "hold", time.Minute, 0, 0, Lease{Window: Window(time.Minute), IsHold: true,
-			Hold: Window(time.Minute)}},
-		{"shorter, the end was deferred", "deferred", time.Minute, 0, 0,
-			Lease{Window: Window(time.Minute), IsHold: true, Hold: Window(2 * time.Hour)}},
-		{"longer than the deferred end", "deferred", 3 * time.Hour, 0, 0,
-			Lease{Window: Window(3 * time.Hour), IsHold: true, Hold: Window(3 * time.Hour)}},
-		{"no window", "hold", 0, 0, 0, Lease{Hold: Window(2 * time.Minute)}},
-		{"longer than the configuration allows", "cool", time.Duration(Forever), time.Hour, 0,
-			Lease{Window: Window(time.Hour), IsHold: true, Hold: Window(time.Hour)}},
-		{"the configuration allows no holds", "cool", time.Hour, 0, NoneHeld,
-			Lease{Hold: Window(2 * time.Minute)}},
+		{"longer", "hold", 3 * time.Hour, 0, 0, "3h0m0s hold 3h0m0s"},
+		{"shorter", "hold", time.Minute, 0, 0, "1m0s hold 1m0s"},
+		{"shorter, the end was deferred", "deferred", time.Minute, 0, 0, "1m0s hold 2h0m0s"},
+		{"longer than the deferred end", "deferred", 3 * time.Hour, 0, 0, "3h0m0s hold 3h0m0s"},
+		{"no window", "hold", 0, 0, 0, "0s cool 2m0s"},
+		{"longer than the configuration allows", "cool", time.Duration(Forever), time.Hour, 0, "1h0m0s hold 1h0m0s"},
+		{"the configuration allows no holds", "cool", time.Hour, 0, NoneHeld, "0s cool 2m0s"},
 	} {
 		l := states()[c.state]
 		l.MaxWindow, l.HeldLimit = Window(c.max), c.limit
-		got, err := Apply(l, SetWindow{UID: "u1", Window: Window(c.window), Owner: "StatefulSet.apps/db"},
-			after(time.Second))
+		e := SetWindow{UID: "u1", Window: Window(c.window), Owner: "StatefulSet.apps/db"}
+		got, err := Apply(l, e, after(time.Second))
 		must.Succeed(t, err)
-		if got.Window != c.want.Window || got.IsHold != c.want.IsHold || got.Hold != c.want.Hold ||
-			got.Owner != "StatefulSet.apps/db" {
-			t.Errorf("%s: window %s, hold %v, hold %s", c.name, got.Window, got.IsHold, got.Hold)
+		kind := map[bool]string{true: "hold", false: "cool"}[got.IsHold]
+		if text := fmt.Sprintf("%s %s %s", got.Window, kind, got.Hold); text != c.want || got.Owner != e.Owner {
+			t.Errorf("%s: %s of %s, want %s", c.name, text, got.Owner, c.want)
 		}
 	}
 }
@@ -576,18 +552,6 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// Without a cool-down a released address is free at once, unless it is still in use.
-func TestReleaseWithoutACoolDown(t *testing.T) {
-	l := states()["bound"]
-	l.CoolDown = 0
-	for last, want := range map[Liveness]State{Unknown: None, Alive: Held} {
-		got, err := Apply(l, Release{Holder: oldHolder, LastHolder: last}, after(time.Second))
-		if err != nil || got.State != want {
-			t.Errorf("released by a holder that is %s: %s, %v; want %s", last, got.State, err, want)
-		}
-	}
-}
-
 func TestInstantIsAfter(t *testing.T) {
 	for _, c := range []struct {
 		i, o Instant
@@ -608,7 +572,7 @@ func TestInstantIsAfter(t *testing.T) {
 func TestIsRetained(t *testing.T) {
 	for name, l := range states() {
 		want := name == "windowed" || name == "waiting" || strings.HasPrefix(name, "hold") || name == "deferred" ||
-			strings.HasPrefix(name, "named") || name == "leaving"
+			strings.HasPrefix(name, "named") || name == "leaving" || name == "ownerless"
 		if got := l.IsRetained(); got != want {
 			t.Errorf("%s: %v", name, got)
 		}
