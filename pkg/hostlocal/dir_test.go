@@ -16,12 +16,18 @@ import (
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
-// A mark that cannot be written may prove more than is there, so it is removed.
-func TestMarkThatCannotBeWritten(t *testing.T) {
+// openNew opens the directory of a new pool, until the test ends.
+func openNew(t *testing.T) (lease.Pool, *Dir) {
 	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
 	d, err := Open(t.Context(), p)
 	must.Succeed(t, err)
-	defer d.Close()
+	t.Cleanup(d.Close)
+	return p, d
+}
+
+// A mark that cannot be written may prove more than is there, so it is removed.
+func TestMarkThatCannotBeWritten(t *testing.T) {
+	p, d := openNew(t)
 	must.Succeed(t, d.SetMark(true, Owner{}))
 	// A read lease on the file (fcntl(2)), as file servers take it, stops only writers.
 	reader, err := os.Open(filepath.Join(Path(p), markName))
@@ -40,16 +46,13 @@ func TestMarkThatCannotBeWritten(t *testing.T) {
 
 // The file of an address is written without the mark, and removed once or twice.
 func TestWriteAndRemove(t *testing.T) {
-	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
+	p, d := openNew(t)
 	l := lease.Lease{State: lease.Bound, Pool: p, Address: netip.MustParseAddr("10.0.0.2"),
 		Holder: lease.Holder{ContainerID: "c1", IfName: "eth0"}}
-	d, err := Open(t.Context(), p)
-	must.Succeed(t, err)
 	must.Succeed(t, d.Write(l, lease.Instant{}))
 	if _, found, err := d.Read(l.Address); !found || err != nil || IsMarked(p) {
 		t.Errorf("the file exists: %v, %v, marked: %v", found, err, IsMarked(p))
 	}
-	defer d.Close()
 	for range 2 {
 		err := d.Remove(l.Address)
 		if _, found, _ := d.Read(l.Address); err != nil || found {
@@ -101,10 +104,7 @@ func TestOpenUnlocked(t *testing.T) {
 
 // A directory that cannot be read is an error; it is not without files.
 func TestAddressesOfADirectoryThatCannotBeRead(t *testing.T) {
-	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
-	d, err := Open(t.Context(), p)
-	must.Succeed(t, err)
-	defer d.Close()
+	p, d := openNew(t)
 	must.Succeed(t, os.RemoveAll(Path(p)))
 	for name, make := range map[string]func() error{
 		"it is gone":        func() error { return nil },
@@ -129,10 +129,7 @@ func texts(addrs []netip.Addr) (out []string) {
 
 // TestMarks reads the marks that may be there.
 func TestMarks(t *testing.T) {
-	p := lease.Pool{DataDir: t.TempDir(), Network: "cbr0"}
-	d, err := Open(t.Context(), p)
-	must.Succeed(t, err)
-	defer d.Close()
+	p, _ := openNew(t)
 	for text, want := range map[string]bool{
 		markAll + "\n":     true,
 		markAll + "\n\n\n": true, // written over a longer one (files.Write)
