@@ -87,6 +87,18 @@ func (s *fixture) held(window time.Duration, owner string) {
 	s.node.Release(s.node.Bind("10.0.0.3", "db-1", "v1", time.Hour, ""))
 }
 
+// change changes the hold of db-0.
+func (s *fixture) change(change func(*lease.Lease)) {
+	s.node.Update(func(tx *store.Tx) error {
+		held, err := tx.ByPod("db", "db-0")
+		if err != nil || len(held) != 1 {
+			return fmt.Errorf("%v, %w", held, err)
+		}
+		change(&held[0])
+		return tx.Put(held[0].Pool, held[0].Address, held[0])
+	})
+}
+
 // TestForgottenHolds verifies that what is held forever ends ForeverLimit after the release if the
 // pod has no StatefulSet. Day 0 is the day of the release.
 func TestForgottenHolds(t *testing.T) {
@@ -165,14 +177,7 @@ func TestHoldStaysUnlessThePodHasMoved(t *testing.T) {
 		"the pod is not Ready":   func(s *fixture) { s.pod("node2", "u2", corev1.ConditionFalse) },
 		"ready on this node":     func(s *fixture) { s.pod("node1", "u2", corev1.ConditionTrue) },
 		"the hold is for a reservation name": func(s *fixture) {
-			s.node.Update(func(tx *store.Tx) error {
-				held, err := tx.ByPod("db", "db-0")
-				if err != nil || len(held) != 1 {
-					return fmt.Errorf("%v, %w", held, err)
-				}
-				held[0].ReserveAs = "registry"
-				return tx.Put(held[0].Pool, held[0].Address, held[0])
-			})
+			s.change(func(l *lease.Lease) { l.ReserveAs = "registry" })
 		},
 		"reading pods fails": func(s *fixture) { s.server.Reject(only("/pods/", http.StatusForbidden)) },
 	} {
@@ -308,8 +313,15 @@ func TestEndlessHoldEndsWithItsOrdinal(t *testing.T) {
 		ends   bool
 		unread bool // the log names the StatefulSet
 	}{
-		"scaled down":     {func(s *fixture) { s.set(`{"replicas":0}`) }, true, false},
-		"deleted":         {func(s *fixture) { s.server.Remove(setPath) }, true, false},
+		"scaled down": {func(s *fixture) { s.set(`{"replicas":0}`) }, true, false},
+		"deleted":     {func(s *fixture) { s.server.Remove(setPath) }, true, false},
+		"scaled down, of no StatefulSet meanwhile": {func(s *fixture) {
+			s.set(`{"replicas":0}`)
+			s.minutes(5)
+			s.change(func(l *lease.Lease) { l.Owner = "" })
+			s.minutes(1)
+			s.change(func(l *lease.Lease) { l.Owner = "StatefulSet.apps/db" })
+		}, true, false},
 		"kind not served": {func(s *fixture) { s.server.Reject(notServed) }, false, true},
 		"wanted":          {func(s *fixture) {}, false, false},
 		"invalid spec":    {func(s *fixture) { s.set(`{"replicas":0,"reserveOrdinals":["some"]}`) }, false, true},
