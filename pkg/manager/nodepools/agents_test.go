@@ -172,6 +172,59 @@ func TestNodeWithoutAgentIsShown(t *testing.T) {
 	}
 }
 
+// A node is enqueued for the reconcilers that a change concerns.
+func TestFollowedChanges(t *testing.T) {
+	now := time.Now()
+	agents, spec := newAgentRig(t), poolsOf(t, setOf(t), &now)
+	spec.pools = agents.pools
+	must.Succeed(t, errors.Join(spec.set.Replace(nil, ""), spec.requests.Replace(nil, ""), spec.limits.Replace(nil, ""),
+		agents.nodes.Replace(nil, ""), agents.agents.Replace(nil, ""), agents.pools.Replace(nil, "")))
+	queues := map[string]control.Queue{"spec": spec.queue, "agents": poolsOf(t, setOf(t), &now).queue}
+	spec.start(t.Context(), queues["spec"])
+	agents.start(t.Context(), queues["agents"])
+	p := &ipam.NodeAddressPool{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}
+	pool := func(change func()) func() error {
+		return func() error {
+			change()
+			p.ResourceVersion += "0"
+			return agents.pools.Update(p.DeepCopy())
+		}
+	}
+	for _, c := range []struct {
+		story  string
+		change func() error
+		want   string // the reconcilers
+	}{
+		{"a node", func() error { return agents.nodes.Update(nodeOfOS("linux", corev1.ConditionTrue)) }, "agents"},
+		{"its agent", func() error { return agents.agents.Update(agentOf(corev1.ConditionTrue)) }, "agents"},
+		{"its NodeAddressPool", pool(func() {}), "agents spec"},
+		{"its condition", pool(func() {
+			p.Status.Conditions = []metav1.Condition{{Type: ipam.ConditionRetentionActive}}
+		}), "agents"},
+		{"its ranges", pool(func() {
+			p.Status.Networks = []ipam.NetworkAddressPool{{Ranges: []ipam.AddressRange{{Start: "10.0.0.2",
+				End: "10.0.0.9"}}}}
+		}), "agents spec"},
+		{"what names reservations", pool(func() { p.Spec.Reservations = []reference{{Name: "db-0"}} }), "agents spec"},
+		{"what names requests", pool(func() { p.Spec.Requests = []ipam.RequestReference{{}} }), "agents spec"},
+		{"what names ranges", pool(func() { p.Spec.Shared = []ipam.SharedRange{{NodeName: "node2"}} }), "agents spec"},
+	} {
+		must.Succeed(t, c.change())
+		var got []string
+		for _, name := range []string{"agents", "spec"} {
+			for queue := queues[name]; queue.Len() > 0; {
+				item, _ := queue.Get()
+				if queue.Done(item); item == control.RequestFor("node1") {
+					got = append(got, name)
+				}
+			}
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%s: enqueued for %q, want %q", c.story, got, c.want)
+		}
+	}
+}
+
 // The clock of a node may be ahead of the manager's: no condition is of the future.
 func TestNodeWithAnotherClock(t *testing.T) {
 	r := newAgentRig(t)
