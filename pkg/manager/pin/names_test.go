@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -85,7 +86,8 @@ func TestPodsOfANameAreSentToDifferentAddresses(t *testing.T) {
 	w := webhookOf(clusterOf(t, map[string]*corev1.Node{"node1": node("node1"), "node2": node("node2"),
 		"node3": node("node3", cordoned)}, &clock, left("a", "node1", time.Minute), left("b", "node1", time.Minute),
 		left("c", "node2", time.Minute), left("d", "node3", time.Minute)))
-	got := map[string]int{}
+	got, admitted := map[string]int{}, decisions.WithLabelValues(string(policy.PinRequire), string(reserved))
+	before := testutil.ToFloat64(admitted)
 	for i, want := range []map[string]int{{}, {}, {"require node1": 2, "require node2": 1}, {}, {},
 		{"require node1": 3, "require node2": 3}} {
 		p := ofDeployment()
@@ -97,6 +99,9 @@ func TestPodsOfANameAreSentToDifferentAddresses(t *testing.T) {
 		if len(want) > 0 && !maps.Equal(got, want) {
 			t.Errorf("after %d pods: %v, want %v", i+1, got, want)
 		}
+	}
+	if calls := testutil.ToFloat64(admitted) - before; calls != 12 {
+		t.Errorf("the metric has %v decisions, want 12", calls)
 	}
 	for story, p := range map[string]*corev1.Pod{
 		"without a window": asRegistry(func(p *corev1.Pod) { delete(p.Annotations, policy.Annotation) }),
@@ -292,6 +297,9 @@ func TestAPodWaitsForAnotherAddress(t *testing.T) {
 		if took := time.Since(began); !strings.HasPrefix(got, "require ") || took != lookFor {
 			t.Errorf("a third pod: %s after %s", got, took)
 		}
+		if sent := c.sent[sentIndex("db", ofDeployment())].pods; len(sent) != 3 {
+			t.Errorf("three pods were sent to %v", sent)
+		}
 	})
 }
 
@@ -327,18 +335,22 @@ func TestCountsFollowTheWatch(t *testing.T) {
 		{"all are over", func() { clock = clock.Add(time.Hour + control.ClockLag) }, 500, 0},
 	} {
 		tt.change()
-		counted, free := 0, 0
+		counted, free, listed := 0, 0, 0
 		c.targets(name, nil) // counts on all nodes
 		for _, n := range c.nodesOf(name) {
 			last := n.last.Load()
 			if free += last.free; last != before[n] {
 				counted++
 			}
+			listed = max(listed, len(strings.Split(last.addresses, ",")), len(strings.Split(last.expected, ",")))
 			before[n] = last
 		}
 		if counted != tt.counted || free != tt.free {
 			t.Errorf("%s: %d nodes are counted, want %d; %d addresses are free, want %d", tt.story, counted, tt.counted,
 				free, tt.free)
+		}
+		if listed > 12 || tt.free > 500 && listed < 12 {
+			t.Errorf("%s: up to %d addresses of a node are listed, want 12", tt.story, listed)
 		}
 	}
 }
