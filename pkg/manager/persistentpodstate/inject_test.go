@@ -196,12 +196,15 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 
 func TestMissingLabelIsNotInjected(t *testing.T) {
 	pod := aPod("db-0")
-	o := state(recorded("db-0", "node3"), prefers(prefer100(100, zone), prefer100(50, zone, hostname)))
+	o := state(recorded("db-0", "node3"), prefers(prefer100(100, zone), prefer100(50, zone, hostname),
+		prefer100(0, hostname), prefer100(900, hostname))) // another CRD has no limits of the weight
 	reasons := injectTwice(t, pod, o, three())
 	if len(pod.Spec.NodeSelector) > 0 {
 		t.Errorf("required %v", pod.Spec.NodeSelector)
 	}
-	if diff := cmp.Diff([]corev1.PreferredSchedulingTerm{in(50, hostname, "node3")}, preferred(pod)); diff != "" {
+	want := []corev1.PreferredSchedulingTerm{in(50, hostname, "node3"), in(1, hostname, "node3"),
+		in(100, hostname, "node3")}
+	if diff := cmp.Diff(want, preferred(pod)); diff != "" {
 		t.Errorf("preferred (-want +got):\n%s", diff)
 	}
 	if !slices.Equal(reasons, []string{"node node3 has no label " + zone}) {

@@ -1,12 +1,18 @@
 package persistentpodstate
 
 import (
+	"context"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
+	"path"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,12 +20,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // What is remembered of pods that have ended says where their successors run.
@@ -214,6 +225,87 @@ func TestNodeThatLeft(t *testing.T) {
 	})
 }
 
+// A watchedAPI is the API server of a manager. It has no objects, and lacks some resources.
+type watchedAPI struct {
+	manager.Manager
+	run       manager.Runnable
+	mu        sync.Mutex     // held while the fields below are used
+	requests  map[string]int // by resource
+	notServed []string
+}
+
+func (a *watchedAPI) GetConfig() *rest.Config                      { return &rest.Config{Host: "http://api", QPS: -1} }
+func (a *watchedAPI) GetHTTPClient() *http.Client                  { return &http.Client{Transport: a} }
+func (a *watchedAPI) AddReadyzCheck(string, healthz.Checker) error { return nil }
+func (a *watchedAPI) Add(r manager.Runnable) error                 { a.run = r; return nil }
+
+func (a *watchedAPI) GetRESTMapper() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range append(slices.Clone(kube.StatefulSets), objectKind) {
+		m.Add(kind, meta.RESTScopeNamespace)
+	}
+	return m
+}
+
+// RoundTrip serves a request. Watches show nothing until they are canceled.
+func (a *watchedAPI) RoundTrip(r *http.Request) (*http.Response, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	resource := path.Base(r.URL.Path)
+	a.requests[resource]++
+	code, body := http.StatusOK, io.NopCloser(strings.NewReader(`{"metadata":{"resourceVersion":"1"},"items":[]}`))
+	switch query := r.URL.Query(); {
+	case slices.Contains(a.notServed, resource):
+		code = http.StatusNotFound
+	case query.Get("sendInitialEvents") != "":
+		code = http.StatusBadRequest
+	case query.Get("watch") != "":
+		shown, show := io.Pipe()
+		context.AfterFunc(r.Context(), func() { show.Close() })
+		body = shown
+	}
+	return &http.Response{StatusCode: code, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}, nil
+}
+
+// requested returns how many requests there were of a resource, and serves all from now on.
+func (a *watchedAPI) requested(resource string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.notServed = nil
+	return a.requests[resource]
+}
+
+// What the API server does not serve is looked for at intervals, and pods are watched as soon as
+// there is a PersistentPodState.
+func TestWatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &watchedAPI{requests: map[string]int{}, notServed: []string{"persistentpodstates"}}
+		v := unsynced()
+		must.Succeed(t, v.setup(api))
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- api.run.Start(ctx) }()
+		time.Sleep(2*pollInterval + time.Second)
+		if n := api.requested("persistentpodstates"); n != 3 || v.objects.HasSynced() {
+			t.Errorf("%d requests of what is not served, want 3; listed: %t", n, v.objects.HasSynced())
+		}
+		if !v.workloads[statefulSet].HasSynced() {
+			t.Error("StatefulSets were not listed")
+		}
+		time.Sleep(pollInterval)
+		if n := api.requested("pods"); n > 0 || !v.objects.HasSynced() {
+			t.Errorf("%d requests of pods without PersistentPodStates, listed: %t", n, v.objects.HasSynced())
+		}
+		must.Succeed(t, v.objects.Update(state()))
+		time.Sleep(time.Second)
+		if !v.pods.HasSynced() {
+			t.Error("pods were not listed")
+		}
+		stop()
+		<-done
+	})
+}
+
 // TestPodWithLongTexts has a user write as much into a pod as the API server accepts.
 func TestPodWithLongTexts(t *testing.T) {
 	long := strings.Repeat("x", 200<<10)
@@ -300,10 +392,18 @@ func TestObjectWithLongTexts(t *testing.T) {
 		"kind":           func(o *pps.PersistentPodState) { o.Spec.TargetRef.Kind = long },
 		"policy":         until(pps.RetentionPolicy(long)),
 		"one long label": requires(long),
+		"the other spelling of its labels": func(o *pps.PersistentPodState) {
+			o.Spec.RequiredPersistentTopology.NodeTopologyKeys = slices.Repeat(manyNames, 8)
+		},
+		"the other spelling of a long label": func(o *pps.PersistentPodState) {
+			o.Spec.RequiredPersistentTopology.NodeTopologyKeys = []string{long}
+		},
+		"preferences without labels": prefers(make([]pps.PreferredTopologyTerm, 10_000)...),
 	} {
 		got := storedOf(state(change))
-		if (got.object.Spec.TargetRef.Name == "") != (name == "name") || len(fmt.Sprint(got.object)) > 4<<10 {
-			t.Errorf("%s: the view has %d bytes", name, len(fmt.Sprint(got.object)))
+		data, err := json.Marshal(got.object)
+		if (got.object.Spec.TargetRef.Name == "") != (name == "name") || len(data) > 4<<10 || err != nil {
+			t.Errorf("%s: the view has %d bytes, %v", name, len(data), err)
 		}
 	}
 }
