@@ -1,14 +1,20 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
+	"path"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,7 +22,11 @@ import (
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -96,6 +106,79 @@ func TestServesTheNewestCertificate(t *testing.T) {
 	if err := c.isReady(nil); err != nil {
 		t.Error(err)
 	}
+}
+
+// A secretAPI is the API server of a manager that does not start. It has the Secret of the manager.
+type secretAPI struct {
+	manager.Manager
+	added []manager.Runnable
+	first *corev1.Secret
+	next  chan *corev1.Secret // sent to the watch
+}
+
+func (a *secretAPI) Add(r manager.Runnable) error { a.added = append(a.added, r); return nil }
+
+// RoundTrip serves the list and the watch of the Secret.
+func (a *secretAPI) RoundTrip(r *http.Request) (*http.Response, error) {
+	code, query := http.StatusOK, r.URL.Query()
+	body, write := io.Pipe()
+	context.AfterFunc(r.Context(), func() { write.Close() })
+	switch to := json.NewEncoder(write); {
+	case path.Base(r.URL.Path) != "secrets" || query.Get("fieldSelector") != ownName:
+		code = http.StatusForbidden
+		write.Close()
+	case query.Get("sendInitialEvents") != "":
+		code = http.StatusBadRequest
+		write.Close()
+	case query.Get("watch") != "":
+		go func() { to.Encode(map[string]any{"type": "MODIFIED", "object": <-a.next}) }()
+	default:
+		go func() {
+			to.Encode(corev1.SecretList{ListMeta: metav1.ListMeta{ResourceVersion: "1"},
+				Items: []corev1.Secret{*a.first}})
+			write.Close()
+		}()
+	}
+	return &http.Response{StatusCode: code, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}, nil
+}
+
+// The server presents what is in the Secret, from the beginning and after each change.
+func TestCertificateFollowsItsSecret(t *testing.T) {
+	first, firstCA := newSecret(t, "manager")
+	second, secondCA := newSecret(t, "manager")
+	for i, s := range []*corev1.Secret{first, second} {
+		s.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}
+		s.ObjectMeta = metav1.ObjectMeta{Namespace: kube.Namespace, Name: kube.ManagerName, UID: "s1",
+			ResourceVersion: fmt.Sprint(i + 1)}
+	}
+	c, api := newCertificate(t.TempDir(), logr.Discard()), &secretAPI{first: first, next: make(chan *corev1.Secret)}
+	mgr, err := newManager(&rest.Config{Host: "http://api", Transport: api}, options{}, c, logr.Discard())
+	must.Succeed(t, err)
+	api.Manager = mgr
+	err = c.add(api)
+	if err != nil && !strings.Contains(err.Error(), "cert-rotator already exists") { // it does with -count
+		t.Fatal(err)
+	}
+	if len(api.added) < 2 {
+		t.Error("nothing creates the certificate")
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- api.added[0].Start(ctx) }()
+	presents := func(ca *x509.CertPool) {
+		t.Helper()
+		end := time.Now().Add(time.Minute)
+		for dial(t, c, &tls.Config{RootCAs: ca, ServerName: "manager"}) != nil {
+			if time.Sleep(10 * time.Millisecond); time.Now().After(end) {
+				t.Fatal("the server does not present the certificate in the Secret")
+			}
+		}
+	}
+	presents(firstCA)
+	api.next <- second
+	presents(secondCA)
+	stop()
+	<-done
 }
 
 // TestWebhookClients calls a webhook with --webhook-client-ca with a certificate of that CA, of
