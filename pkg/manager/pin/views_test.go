@@ -71,7 +71,7 @@ spec:
   schedulerName: default-scheduler
   affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [
     {matchFields: [{key: metadata.name, operator: In, values: [node1]}],
-     matchExpressions: [{key: leasehold.dev/pinned-node, operator: DoesNotExist}]}]}}}
+     matchExpressions: [{key: leasehold.dev/pinned-node, operator: DoesNotExist}]}, {}]}}}
 status:
   phase: Pending
   nominatedNodeName: node1
