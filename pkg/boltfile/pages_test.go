@@ -16,13 +16,13 @@ import (
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
-// image returns the bytes of a file with branch pages, nested buckets, inline buckets and free
-// pages, and its newest meta page.
+// image returns the bytes of a file with branch pages, nested buckets, inline buckets, one of
+// them empty, and free pages, and its newest meta page.
 func image(t testing.TB) ([]byte, meta) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "db")
 	err := Create(path, func(b *bolt.Tx) error {
-		for _, name := range []string{"a large one", "another", "small"} {
+		for _, name := range []string{"a large one", "another", "small", "without keys"} {
 			if _, err := b.CreateBucket([]byte(name)); err != nil {
 				return err
 			}
