@@ -169,8 +169,10 @@ func shows(r *control.Reservation) time.Time {
 	switch since := r.HeldSince(); {
 	case !since.IsZero():
 		return since
-	case r.Bound || r.Written.IsZero():
+	case r.Written.IsZero():
 		return r.Written
+	case r.Bound: // in that second; the pod's release elsewhere may be of the same one
+		return r.Written.Add(time.Second - 1)
 	}
 	return r.Written.Add(-ipam.ReturnDelay)
 }
