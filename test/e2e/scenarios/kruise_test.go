@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -278,11 +279,16 @@ func (t *Test) served(want bool) {
 	bad := t.manifest("kruise-objects.yaml", "UID", "1", "kind: StatefulSet", "kind: Deployment")
 	_, bad, _ = strings.Cut(bad, "---\n")
 	t.Eventually(fmt.Sprintf("PersistentPodStates are served: %t", want), func() error {
-		for range 10 { // the API server calls any of the managers
-			out, err := t.kubectl(bad, "create", "--dry-run=server", "-f", "-")
-			if refused := strings.Contains(out, "is not a supported kind"); refused != want {
-				return fmt.Errorf("%w: %s", err, out)
+		for _, m := range t.Managers() { // the API server calls any of them
+			log := t.Kubectl("logs", "--namespace="+m.Namespace, m.Name)
+			_, role, _ := strings.Cut(log[max(0, strings.LastIndex(log, "the role has changed")):], "serving=")
+			if !strings.HasPrefix(role, strconv.FormatBool(want)) {
+				return fmt.Errorf("not by %s", m.Name)
 			}
+		}
+		out, err := t.kubectl(bad, "create", "--dry-run=server", "-f", "-")
+		if refused := strings.Contains(out, "is not a supported kind"); refused != want {
+			return fmt.Errorf("%w: %s", err, out)
 		}
 		return nil
 	})
