@@ -211,12 +211,17 @@ func (c *Call) WriteMissing(l lease.Lease) error {
 	return err
 }
 
-// CompareOwn is CompareFiles for a lease whose holder repeats its ADD. It returns the lease, which
-// is another container's if host-local has given that the address. It returns
-// importer.ErrUnreadable if host-local's file of the address cannot be read.
+// CompareOwn is CompareFiles for a lease whose holder repeats its ADD, so that no DEL of it is on
+// its way: a missing file is written. It returns the lease, which is another container's if
+// host-local has given that the address. It returns importer.ErrUnreadable if host-local's file of
+// the address cannot be read.
 func (c *Call) CompareOwn(l lease.Lease) (lease.Lease, error) {
 	v, f, err := c.compare(l.Place(), l, isGone)
-	if v != given {
+	switch {
+	case err == nil && f.says == saysNothing:
+		c.files.changed[l.Place()] = true
+		return l, nil
+	case v != given:
 		return l, err
 	}
 	if err := c.give(l.Place(), l, f, false); err != nil {
