@@ -187,7 +187,15 @@ func (d *disk) restoreStore(to []byte) {
 }
 
 // started is before any file is written.
-var started = time.Now().Add(-time.Minute)
+var started = machineTime().Add(-time.Minute)
+
+// machineTime returns the time of the files that the code under test writes. time.Now does not: it
+// returns that of the synctest bubble of an event.
+func machineTime() time.Time {
+	var now unix.Timespec
+	must(unix.ClockGettime(unix.CLOCK_REALTIME, &now))
+	return time.Unix(now.Unix())
+}
 
 // capture reads the disk. Files that were written since the last capture get the simulated wall
 // clock's time, unless the plugin has given them one of that clock.
@@ -220,7 +228,7 @@ func (d *disk) read(name string, now time.Time) file {
 	}
 	b, err := os.ReadFile(d.path(name))
 	must(err)
-	if age := time.Since(time.Unix(0, wall)); age < 0 || age > time.Since(started) {
+	if at := time.Unix(0, wall); at.Before(started) || at.After(machineTime()) {
 		return file{string(b), wall}
 	}
 	d.setTime(name, now.UnixNano())
