@@ -122,6 +122,7 @@ func (w *simulation) prepare() {
 	}
 	w.kernel.pass(step)
 	w.capture(w.kernel.now().Wall)
+	w.operations() // discards those of prepare: a call is killed at its own
 }
 
 // level searches the successors of every state of the frontier.
