@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
@@ -168,9 +170,7 @@ func (w *simulation) accountNode(e event, out outcome) string {
 			}
 		}
 		w.clockChanged()
-		if w.current.Store == nil && w.damage.lost {
-			w.storeLost()
-		}
+		w.moreLost()
 		w.damage.files = w.damage.files || e.kind == powerCut
 	case forward, back, correct:
 		w.clockChanged()
@@ -182,9 +182,7 @@ func (w *simulation) accountNode(e event, out outcome) string {
 		for b := range w.sandboxes {
 			w.sandboxes[b].unfiled = w.sandboxes[b].unfiled || w.sandboxes[b].pending
 		}
-		if e.kind == wipeOne && w.current.Store == nil && w.damage.lost {
-			w.storeLost()
-		}
+		w.moreLost()
 	case hostAdd:
 		return w.accountHostAdd(e.sandbox, out)
 	case hostDel:
@@ -469,9 +467,26 @@ func (w *simulation) clockChanged() {
 	}
 }
 
-// looksNew reports whether no file shows that there was a store.
-func (w *simulation) looksNew() bool {
-	return w.current.Store == nil && !has(w.current.Files, markFile)
+// isUsed reports whether an address may be in use that nothing shows, because addresses were given
+// in this boot, or host-local's directory has files of addresses and something shows that there was
+// a store: a loss concerns the pool. Otherwise no hold is kept whose file is missing, and any
+// address may be given (docs/failures.md, "A node": the store and host-local's files are lost).
+func (w *simulation) isUsed() bool {
+	for b := range w.sandboxCount() {
+		if w.sandboxes[b].assigned() && w.spaces[b].boot == w.kernel.boot {
+			return true
+		}
+	}
+	return has(w.current.Files, markFile) && slices.ContainsFunc(w.mirrorFiles(), func(name string) bool {
+		return filepath.Base(name) != completeMark
+	})
+}
+
+// moreLost is storeLost if a store was lost and no call has imported the pool since.
+func (w *simulation) moreLost() {
+	if w.damage.lost && !w.read().known {
+		w.storeLost()
+	}
 }
 
 // storeLost ends the holds that host-local's files do not show, because a killed call has left an
@@ -480,11 +495,11 @@ func (w *simulation) looksNew() bool {
 func (w *simulation) storeLost() {
 	w.damage.lost = true
 	for q := range w.pods {
-		for _, a := range w.holds[q].addrs {
+		for _, a := range w.holds[q].addrs[:len(w.sets)] {
 			f, exists := w.current.Files[mirrorDir+"/"+a.String()]
 			c, held := hostlocal.ParseHold(f.Content)
-			removed := !exists && (w.looksNew() || w.with[wipeOne] > 0)
-			if a.IsValid() && exists && (!held || c.Name != podName(q) || !c.IsHold) || removed {
+			isShown := held && c.Name == podName(q) && c.IsHold
+			if !isShown && (exists || w.with[wipeOne] > 0 || !w.isUsed()) {
 				w.holds[q] = hold{}
 			}
 		}
