@@ -227,12 +227,12 @@ func (a *assignment) refuseOther(l lease.Lease) error {
 }
 
 // hasAll reports whether the attachment already has an address of each range set, and all requested
-// ones.
+// ones, and they are known to be the pod's.
 func (a *assignment) hasAll() bool {
 	mine := a.bySet(a.mine)
 	requested, _ := a.requestedBySet()
 	for i := range a.req.Sets {
-		if _, found := own(mine[i], requested[i]); !found {
+		if l, found := own(mine[i], requested[i]); !found || !l.HasPod() && !a.key.IsZero() {
 			return false
 		}
 	}

@@ -74,10 +74,14 @@ func own(mine []lease.Lease, requested netip.Addr) (l lease.Lease, found bool) {
 // to the container, unless another is requested; the requested one, one of the pod's former leases
 // (chooseFormer), the next free one, one whose hold yields. mine and former are the leases of the
 // assignment that are in the set. requested is the zero address if none was requested.
-func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []lease.Lease) (pick, error) {
+func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []lease.Lease) (p pick, err error) {
 	if l, found := own(mine, requested); found {
-		next, err := lease.Apply(l, a.bind(l, l.Address, l.Set), a.call.Now)
-		return pick{old: l, next: next}, err
+		p.old = l
+		p.next, err = lease.Apply(l, a.bind(l, l.Address, set.ID()), a.call.Now)
+		if !l.HasPod() && p.next.HasPod() {
+			p.event, p.reason = store.EventImported, "host-local has given it to the container"
+		}
+		return p, err
 	}
 	if requested.IsValid() {
 		p, err := a.chooseRequested(set, requested)
@@ -281,6 +285,9 @@ func (a *assignment) isFree(addr netip.Addr) (isFree, wasDead bool, err error) {
 	inUse := l.State != lease.None
 	if err == nil && inUse { // it has a lease now, which the next attempt finds
 		err = a.call.Step()
+	}
+	if l.Holder.Is(a.holder) && !a.searched {
+		err = errNotSearched
 	}
 	if inUse || err != nil || a.call.IsElsewhere(a.req.Pool, addr) || a.call.IsHeldElsewhere(a.req.Pool, addr) {
 		return false, false, err

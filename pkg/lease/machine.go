@@ -40,7 +40,7 @@ func Apply(l Lease, e Event, now Instant) (Lease, error) {
 }
 
 // Bind is an ADD: it gives the address to Holder. If the holder has the address already, nothing
-// changes. A held lease is given only to a pod with its key (a claim), a bound one only to a pod
+// changes, except that a lease whose pod was not known becomes the pod's. A held lease is given only to a pod with its key (a claim), a bound one only to a pod
 // with its key, and only if its former holder is proven dead (a take-over).
 type Bind struct {
 	// Lease is the new lease, without State and times. A claimed lease keeps its ID, its hardware
@@ -57,6 +57,9 @@ func (e Bind) apply(l Lease, now Instant) (Lease, error) {
 	case l.State != Bound && l.State != Held:
 		return l, ErrInvalid
 	case l.State == Bound && l.Holder.Is(e.Holder) && l.Pool == e.Pool:
+		if !l.HasPod() && e.HasPod() {
+			return e.bound(l, now), nil
+		}
 		l.Holder = e.Holder // the namespace may be another one; nothing else changes
 		return l, nil
 	case !e.isPromised(l, now):
@@ -133,11 +136,10 @@ func (l Lease) OfEarlierBoot(bootID string) bool {
 }
 
 func released(l Lease, limited bool, last Liveness, now Instant) Lease {
-	keyed := l.Namespace != "" || l.Name != ""
 	switch {
 	case !l.Key().IsZero() && l.Window > 0 && !limited:
 		return becomeHeld(l, true, l.Window, now)
-	case keyed && l.CoolDown > 0, last == Alive:
+	case l.HasPod() && l.CoolDown > 0, last == Alive:
 		return becomeHeld(l, false, Window(l.CoolDown), now)
 	}
 	return Lease{}

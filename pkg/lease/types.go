@@ -239,7 +239,7 @@ func (l Lease) granted(w Window) Window {
 // lease was not made for a pod, and if the lease is superseded, because its key then belongs to
 // another lease. If the pod has a reservation name, it is the key of the name.
 func (l Lease) Key() Key {
-	if l.Superseded || (l.Namespace == "" && l.Name == "") {
+	if l.Superseded || !l.HasPod() {
 		return Key{}
 	}
 	k := Key{Pool: l.Pool, Namespace: l.Namespace, Name: l.Name, ReserveAs: l.ReserveAs, IfName: l.Holder.IfName}
@@ -248,6 +248,9 @@ func (l Lease) Key() Key {
 	}
 	return k
 }
+
+// HasPod reports whether the lease was made for a pod.
+func (l Lease) HasPod() bool { return l.Namespace != "" || l.Name != "" }
 
 // IsRetained reports whether the address is promised to the lease's key: it is bound with a window,
 // or held.

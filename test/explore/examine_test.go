@@ -46,6 +46,10 @@ func (w *simulation) examineSandbox(c contents, b int) string {
 			return fmt.Sprintf("I4: sandbox %s is alive and was given %s, which is %s by %q in the store",
 				w.sandboxName(b), me.addrs[i], l.State, l.Holder.ContainerID)
 		}
+		if !l.HasPod() {
+			return fmt.Sprintf("I2: the store does not know the pod of %s, which sandbox %s was given by leasehold",
+				me.addrs[i], w.sandboxName(b))
+		}
 		if w.isNamed(b) && me.window && l.Key().ReserveAs == "" {
 			return fmt.Sprintf("I2: %s of the living sandbox %s is not kept for its reservation name any more",
 				me.addrs[i], w.sandboxName(b))
