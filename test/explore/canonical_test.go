@@ -177,6 +177,9 @@ func (f *canonicalForm) nodeLines() {
 			}
 		}
 		f.entryLine(b)
+		if addrs := f.fromHost[b]; addrs[0].IsValid() {
+			f.line("may return to %v", addrs)
+		}
 	}
 	for pod, c := range f.pods {
 		k := f.node.holds[pod]

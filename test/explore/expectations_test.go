@@ -23,8 +23,9 @@ type node struct {
 	sandboxes [maxSandboxes]sandboxState
 	entries   [maxSandboxes]entry
 	holds     [maxPods]hold
-	left      [len(kinds)]int // how often events may still happen
-	killsLeft int             // how often calls may still be killed
+	fromHost  [maxSandboxes][maxSets]netip.Addr // see mayReturnTo
+	left      [len(kinds)]int                   // how often events may still happen
+	killsLeft int                               // how often calls may still be killed
 	unsynced  versions
 	damage    damage
 }
@@ -123,7 +124,7 @@ func (w *simulation) account(e event, out outcome) string {
 			return fmt.Sprintf("an ADD of a sandbox that has ended returned %v, %v", out.addrs, out.err)
 		}
 	case del, stop:
-		w.endedByDEL(e)
+		w.released(e.sandbox)
 		w.sandboxes[e.sandbox].deleted = true
 		w.sandboxes[e.sandbox].delServed = w.sandboxes[e.sandbox].delServed || e.killed == 0
 		if out.err != nil {
@@ -186,14 +187,16 @@ func (w *simulation) accountNode(e event, out outcome) string {
 	case hostAdd:
 		return w.accountHostAdd(e.sandbox, out)
 	case hostDel:
-		w.endedByDEL(e)
+		w.released(e.sandbox)
 		w.sandboxes[e.sandbox].deleted = true
 		// A DEL that leasehold has answered leaves no file that names the sandbox.
 		ours := !w.sandboxes[e.sandbox].byHost && !w.sandboxes[e.sandbox].delServed
 		w.damage.files = w.damage.files || ours
 	case hostReady:
 		w.sandboxes[e.sandbox].pending = false
-		w.servedByHost(e.sandbox)
+		if w.imports {
+			w.fromHost[e.sandbox] = w.sandboxes[e.sandbox].addrs
+		}
 	case again, restart:
 		w.sandboxes[e.sandbox] = sandboxState{}
 	}
@@ -255,7 +258,8 @@ func (w *simulation) accountAdd(b int, out outcome) string {
 			return fmt.Sprintf("I5: sandbox %s got addresses of some range sets only", w.sandboxName(b))
 		case me.assigned() && me.addrs[i] != a && !(w.damage.files && me.unretained): // host-local has given it away
 			return fmt.Sprintf("I4: sandbox %s was given %s before, and now %s", w.sandboxName(b), me.addrs[i], a)
-		case !me.assigned() && !overtaken && held.IsValid() && w.holds[pod].addrs[i] != a && !w.siblingLives(b):
+		case !me.assigned() && !overtaken && held.IsValid() && w.holds[pod].addrs[i] != a && !w.siblingLives(b) &&
+			!w.mayReturnTo(pod, i, a):
 			return fmt.Sprintf("I2: pod %s did not get %s, which is held for it", podName(pod), w.holds[pod].addrs[i])
 		}
 		if why := w.inUse(b, a); why != "" {
@@ -270,8 +274,21 @@ func (w *simulation) accountAdd(b int, out outcome) string {
 	default:
 		me.addrs, me.window = out.addrs, w.pods[pod].window > 0 && (!w.pods[pod].agentOnly || w.findsWindow(pod))
 		w.holds[pod] = hold{current: b + 1}
+		clear(w.fromHost[pod*w.perPod : (pod+1)*w.perPod])
 	}
 	return ""
+}
+
+// mayReturnTo reports whether a pod may return to an address instead of the one that is held for
+// it: since its last ADD by leasehold, host-local has given the address to a sandbox of the pod,
+// which libcni's cache has shown alive (docs/design.md, "Address files").
+func (w *simulation) mayReturnTo(pod, set int, a netip.Addr) bool {
+	for b := range w.sandboxCount() {
+		if w.podOf(b) == pod && w.fromHost[b][set] == a {
+			return true
+		}
+	}
+	return false
 }
 
 // findsWindow reports whether an ADD finds the window, which only the agent knows, in a lease of
@@ -438,22 +455,6 @@ func (w *simulation) released(b int) {
 	if w.spaces[b].phase == gone {
 		w.holds[pod].boot = 0 // no call has noticed it
 	}
-}
-
-// endedByDEL begins the hold for the pod of a sandbox at its DEL.
-func (w *simulation) endedByDEL(e event) {
-	me := w.sandboxes[e.sandbox]
-	if me.byHost && !me.pending && (e.kind == stop || w.spaces[e.sandbox].alive()) {
-		w.servedByHost(e.sandbox)
-	}
-	w.released(e.sandbox)
-}
-
-// servedByHost ends the expectation that the pod of a sandbox that host-local has served, and that
-// is seen alive, returns to the address that is held for it: it may return to this one as well.
-func (w *simulation) servedByHost(b int) {
-	pod := w.podOf(b)
-	w.holds[pod] = hold{current: w.holds[pod].current}
 }
 
 // clockChanged ends the expectations that depend on the wall clock: those of holds of an earlier
