@@ -40,13 +40,16 @@ func (c *Call) read(at lease.Place, l lease.Lease) (f addressFile, err error) {
 	if err != nil {
 		return f, err
 	}
-	if f.says = saysLease; dir == nil || c.files.changed[at] {
+	if f.says = saysLease; dir == nil {
 		return f, nil
 	}
 	found := false
 	if f.File, found, err = dir.Read(at.Address); err != nil {
 		f.says, f.of = saysNobody, c.sourcesOf(at.Pool).Named(at.Pool, at.Address, hostlocal.File{})
 		return f, fileUnreadable(at.Address, err)
+	}
+	if c.files.changed[at] {
+		return f, nil
 	}
 	_, _, named := hostlocal.ParseOwner(f.Content)
 	isHolder := l.State != lease.None && f.namesHolder(l)

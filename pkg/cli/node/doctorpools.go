@@ -168,7 +168,8 @@ func (n *nodeDoctor) holdersOf(set pool.Set, network string, leases map[netip.Ad
 		"this node, or the network gets more addresses (a larger range, or another one in the range set)"}
 	unknown = holder{text: "in use by containers that only host-local's files name", decide: "whether the containers " +
 		"that only files name still run: nothing on the node proves it. Drain the node and boot it: no container " +
-		"of before lives then, and all of their addresses are free. No other command is safe"}
+		"of before lives then, and all of their addresses are free, once files that cannot be read are removed. " +
+		"No other command is safe"}
 	held = holder{text: "held for pods that are away", decide: "which of the pods that are away get their addresses " +
 		"back: " + cli.ShellCommand("leasectl", "list", "--network="+network, "--state=held") + " shows them, " +
 		"leasectl release <namespace>/<pod> ends a hold, and a shorter reserved-ip-duration or maxHeldShare " +
