@@ -79,7 +79,7 @@ import (
 //	name-pod <pod> <name>                     the agent stores a reservation name
 //	revoke, end-holds <pod>; defer <pod> <time>; revoke-former <pod>: leases that its addresses had before
 //	[!] release <pod or address> [force]; import; export; accept-loss; limits <key>=<value>...
-//	release-all; import-file <address>
+//	release-all; import-file <address>; preview <address>...: what an import would read
 //	survey safe|unsafe|unknown <text>         what a survey says of itself
 //	round                                     one of the agent, where leasehold serves the network
 //	kept                                      db-0's hold survives a round of the agent and a full pool
@@ -161,7 +161,8 @@ var observations = map[string]func(*world) string{
 		w.must(err)
 		return actionsOf(done)
 	},
-	"plan": (*world).plan, "collect": (*world).collect, "serve": (*world).serve,
+	"preview": (*world).preview,
+	"plan":    (*world).plan, "collect": (*world).collect, "serve": (*world).serve,
 	"journal": func(w *world) string { return w.journal()[len(w.journal())-1] },
 	"neighbours": func(w *world) string { // that were forgotten
 		forgotten := fmt.Sprint(w.forgotten)
@@ -566,6 +567,17 @@ func (w *world) surveyIs(args []string) {
 	}[args[0]] {
 		w.t.Fatalf("unsafe: %v, unknown %d: %v", v.Unsafe, v.Unknown, v.WhyUnknown)
 	}
+}
+
+// preview returns the addresses that a dry run of an import shows.
+func (w *world) preview() string {
+	found, problems, err := w.service.Preview(w.t.Context(), w.where().Pool)
+	w.must(err)
+	var out []string
+	for _, f := range found {
+		out = append(out, f.Lease.Address.String())
+	}
+	return strings.Join(append(out, problems...), " ")
 }
 
 func (w *world) boundTo(container string) string {

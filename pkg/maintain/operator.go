@@ -14,6 +14,15 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/store"
 )
 
+// Find returns the leases that the sources of the node show of a pool, as an import reads them.
+func (s *Service) Find(ctx context.Context, in operation.Scope) (importer.Found, error) {
+	err := s.Node.Store.View(ctx, func(tx *store.Tx) error { in = in.From(tx); return nil })
+	if err != nil && !errors.Is(err, store.ErrLost) {
+		return importer.Found{}, err
+	}
+	return s.Node.Find(in, nil)
+}
+
 // Preview returns the leases that Import would import for a pool, and a text for each problem. It
 // changes nothing. If the view of this process is not proven, one of the problems is that Import
 // would fail.
@@ -22,7 +31,7 @@ func (s *Service) Preview(ctx context.Context, p lease.Pool) ([]importer.Finding
 	if err != nil && !errors.Is(err, store.ErrLost) {
 		return nil, nil, err
 	}
-	found, err := s.Node.Find(operation.Existing(p, nil), nil)
+	found, err := s.Find(ctx, operation.Existing(p, nil))
 	problems := found.Problems
 	if unproven := s.prove(v); unproven != nil {
 		problems = append(problems, fmt.Sprintf("nothing of this would be imported from here: %v", unproven))

@@ -39,6 +39,15 @@ func Existing(p lease.Pool, sets []pool.Set) Scope {
 	return Scope{Pool: p, Sets: sets, CoolDown: policy.Defaults().CoolDown}
 }
 
+// From returns the scope with what a store has of its pool: directories of libcni's cache, and range
+// sets that are not known.
+func (s Scope) From(tx *store.Tx) Scope {
+	if s.Caches = slices.Concat(s.Caches, tx.CacheDirs(s.Pool)); s.Sets == nil {
+		s.Sets = tx.Ranges(s.Pool)
+	}
+	return s
+}
+
 // hasDir reports whether host-local's directory of the pool is used. If a call does not know the
 // range sets, it makes no directory.
 func (s Scope) hasDir() bool { return s.Sets != nil || hostlocal.Exists(s.Pool) }
@@ -101,10 +110,7 @@ func (c *Call) importPool(s Scope, dir *hostlocal.Dir, isKnown bool) error {
 	}
 	shown := c.files.found[s.Pool]
 	if shown == nil || shown.dir != dir {
-		if s.Caches = slices.Concat(s.Caches, c.Tx.CacheDirs(s.Pool)); s.Sets == nil {
-			s.Sets = c.Tx.Ranges(s.Pool)
-		}
-		return &unreadError{s}
+		return &unreadError{s.From(c.Tx)}
 	}
 	err := shown.err
 	if err == nil && !isKnown {
@@ -304,8 +310,8 @@ func (c *Call) repair(in Scope) error {
 		locked := errors.Is(err, store.ErrBusy) && in.Pool != (lease.Pool{}) && in.Pool != p
 		var shown importer.Found
 		if err == nil {
-			shown, err = c.node.Find(Scope{Pool: p, Sets: c.Tx.Ranges(p), Caches: c.Tx.CacheDirs(p),
-				CoolDown: cmp.Or(in.CoolDown, c.scope.CoolDown)}, dir)
+			s := Scope{Pool: p, CoolDown: cmp.Or(in.CoolDown, c.scope.CoolDown)}
+			shown, err = c.node.Find(s.From(c.Tx), dir)
 		}
 		if err != nil && !locked {
 			return err

@@ -40,7 +40,7 @@ func (n *nodeDoctor) checkAddresses(ctx context.Context) {
 		} else if s.Pool != (lease.Pool{}) {
 			n.checkUsable(ctx, s.Pool, networkOf(s))
 		}
-		n.checkFull(s)
+		n.checkFull(ctx, s)
 	}
 }
 
@@ -81,11 +81,11 @@ func networkOf(s cniconf.Status) string {
 }
 
 // checkFull finds the range sets of a network of which no address is free.
-func (n *nodeDoctor) checkFull(s cniconf.Status) {
+func (n *nodeDoctor) checkFull(ctx context.Context, s cniconf.Status) {
 	if s.Pool == (lease.Pool{}) || n.state.err != nil {
 		return // checkStore has the error of the store
 	}
-	leases := n.leasesAfterADD(s)
+	leases := n.leasesAfterADD(ctx, s)
 	for _, set := range n.setsOf(s) {
 		running, unknown, held := n.holdersOf(set.Ranges, s.Pool.Network, leases)
 		switch {
@@ -128,7 +128,7 @@ func (n *nodeDoctor) setsOf(s cniconf.Status) (sets []store.Usage) {
 // leasesAfterADD returns the leases of a network that are left if an ADD finds no free address: it
 // releases those of dead containers, and makes leases of what the node shows of other addresses. Of
 // an address that the network has with several dataDirs it returns one that keeps it.
-func (n *nodeDoctor) leasesAfterADD(s cniconf.Status) map[netip.Addr]lease.Lease {
+func (n *nodeDoctor) leasesAfterADD(ctx context.Context, s cniconf.Status) map[netip.Addr]lease.Lease {
 	evidence := host.NewEvidence(n.Host, n.Clock().BootID, host.BoundIn(n.state.leases))
 	out := map[netip.Addr]lease.Lease{}
 	for _, l := range n.state.leases {
@@ -143,7 +143,7 @@ func (n *nodeDoctor) leasesAfterADD(s cniconf.Status) map[netip.Addr]lease.Lease
 			out[at] = l
 		}
 	}
-	shown, err := n.service().Node.Find(operation.Existing(s.Pool, s.Sets), nil)
+	shown, err := n.service().Find(ctx, operation.Existing(s.Pool, s.Sets))
 	n.Fail(err)
 	for _, f := range shown.Findings {
 		if _, isKnown := out[f.Lease.Address]; !isKnown {
