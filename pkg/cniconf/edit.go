@@ -71,15 +71,18 @@ func WithLeasehold(name string, content []byte) ([]byte, error) {
 // WithAnnotations returns the content of a configuration file with a capability added to each
 // plugin that names an IPAM plugin: the capability with which the runtime passes the annotations of
 // pods to the plugin. Nothing else changes, and WithoutLeasehold undoes it. name and error are the
-// same as for WithLeasehold.
+// same as for WithLeasehold. It is an error if there is no such plugin, as in an entry of Multus.
 func WithAnnotations(name string, content []byte) ([]byte, error) {
 	f, err := parseText(name, content)
 	if err != nil {
 		return nil, err
 	}
 	changed := content
+	if !slices.ContainsFunc(f.Plugins, func(p Plugin) bool { return p.IPAM.Type != "" }) {
+		return nil, errors.New("no entry of it names an IPAM plugin; Multus passes no annotations to its delegates")
+	}
 	for _, p := range f.Plugins {
-		if p.IPAM.Type == "" || p.PassesAnnotations || p.File != f.Path {
+		if p.IPAM.Type == "" || p.PassesAnnotations {
 			continue
 		}
 		former := changed

@@ -54,10 +54,11 @@ type IPAM struct {
 	DataDir string
 }
 
-// Delegate is a network that Multus delegates to, and its plugins.
+// Delegate is a network, and its plugins.
 type Delegate struct {
-	Network string
-	Plugins []Plugin
+	Network  string
+	Plugins  []Plugin
+	ByMultus bool // Multus calls them
 }
 
 const (
@@ -202,7 +203,7 @@ func (p *Plugin) delegate(raw []byte, pointer string) (out Delegate, ok bool) {
 	if json.Unmarshal(raw, &single) != nil {
 		return out, false
 	}
-	out.Network = single.Name
+	out.Network, out.ByMultus = single.Name, true
 	if single.Type != "" {
 		out.Plugins = []Plugin{plugin(raw, p.File, pointer)}
 		return out, true

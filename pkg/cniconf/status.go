@@ -99,8 +99,9 @@ type Status struct {
 	// prevResult. It lacks what is not known.
 	Stdin [][]byte
 	// GetsAnnotations reports whether the plugin gets the annotations of pods from the runtime, or
-	// has a default window instead.
-	GetsAnnotations bool
+	// has a default window instead. ByMultus reports whether Multus calls the plugins, which passes
+	// no annotations on.
+	GetsAnnotations, ByMultus bool
 	// Since is when the configuration or the binary last changed, zero if not known.
 	Since time.Time
 }
@@ -159,7 +160,7 @@ func (c Conf) networks(f File) ([]Delegate, File) {
 			// another directory, so only the end of the path is compared.
 			for _, other := range c.Files {
 				if strings.HasSuffix(p.ClusterNetwork, other.Path) && len(other.Plugins) > 0 {
-					return []Delegate{{Network: other.Network, Plugins: other.Plugins}}, other
+					return []Delegate{{other.Network, other.Plugins, true}}, other
 				}
 			}
 		}
@@ -181,7 +182,8 @@ func (b Binaries) check(f File, n Delegate) Status {
 		return set(state, reason, "%s", text)
 	}
 	p := n.Plugins[at]
-	s.IPAM, s.GetsAnnotations = p.IPAM.Type, p.PassesAnnotations || p.IPAM.DefaultWindow != ""
+	s.IPAM, s.ByMultus = p.IPAM.Type, n.ByMultus
+	s.GetsAnnotations = p.PassesAnnotations && !n.ByMultus || p.IPAM.DefaultWindow != ""
 	s.Pool, s.Sets = p.IPAM.pool(n.Network), setsOf(p.stdin(n.Network, f.cniVersion))
 	s.Size = sizeOf(s.Sets)
 	for _, other := range n.Plugins[at:] {

@@ -25,11 +25,17 @@ func (n *nodeDoctor) checkConfiguration(context.Context) {
 		case unknown != nil:
 			n.Fail(unknown)
 		default:
-			n.Find(cli.Finding{Reason: "NoAnnotations", Subject: networkOf(s),
+			f := cli.Finding{Reason: "NoAnnotations", Subject: networkOf(s),
 				What: fmt.Sprintf("%s does not declare the capability with which the runtime passes annotations, and "+
 					"no leasehold-agent runs on this node", s.File),
 				Why:    "no address is kept: nothing tells the plugin which pods have the annotation",
-				Repair: []string{cli.PassAnnotations(s.File)}})
+				Repair: []string{cli.PassAnnotations(s.File)}}
+			if s.ByMultus {
+				f.What = "Multus passes no annotations to its delegates, and no leasehold-agent runs on this node"
+				f.Repair, f.Decide = nil, "whether the agent is to run on this node, or all pods of the network get the "+
+					"same window: defaultWindow in the ipam section"
+			}
+			n.Find(f)
 		}
 	}
 }
