@@ -297,6 +297,8 @@ func (l Lease) Until(now Instant) time.Time {
 func (l Lease) Describe(viewer string, now Instant) string {
 	who := "container " + l.Holder.ContainerID
 	switch {
+	case l.Name == "" && l.Holder.ContainerID == "":
+		who = "an unknown container"
 	case l.Name == "":
 	case viewer != "" && viewer != l.Namespace:
 		who = "a pod of another namespace"
