@@ -17,7 +17,7 @@ import (
 //	bound before the DEL                 releases it, at the time of the DEL
 //	bound after the DEL                  nothing: the container was started again with the same id
 //	any, and the DEL is of another boot  nothing: the boot has ended the lease
-//	made by this call of a file          releases it, unless the file is newer and its container not dead
+//	imported after the DEL               releases it, unless the file is newer and its container not dead
 //	damaged, or host-local's lock busy   waits for the next call
 //	none, imported, of an earlier boot,  searches the files of its pool for the attachment, and makes
 //	or its file does not name it         leases of them first, also if the store does not know the pool
@@ -154,8 +154,8 @@ func (f addressFile) isEndedBy(at lease.Instant) bool {
 
 // Release releases the leases that an attachment had at the time of its DEL. It reports whether it
 // has found any, and whether these are all: not imported, of this boot, and with files that name
-// the attachment. Otherwise host-local may have served calls for it. A lease that this call has
-// made from what the host shows was bound at an unknown time, which its file tells. in is the pool
+// the attachment. Otherwise host-local may have served calls for it. A lease that was made of what
+// the host shows was bound at an unknown time, which its file tells. in is the pool
 // of the DEL (store.Tx.ByAttachment); it is zero if it is unknown, or if the attachment had leases
 // of its own.
 func (c *Call) Release(who lease.Attachment, in lease.Pool, at lease.Instant, reason string) (found, all bool,
@@ -175,7 +175,7 @@ func (c *Call) Release(who lease.Attachment, in lease.Pool, at lease.Instant, re
 			!l.OfEarlierBoot(c.Now.BootID)
 		if l.BoundAt.IsAfter(at) {
 			f.of = c.sourcesOf(l.Pool).Named(l.Pool, l.Address, f.File)
-			if _, given := c.given[l.Place()]; !given || !f.isEndedBy(at) {
+			if !l.IsImported() || c.files.open[l.Pool].dir == nil || !f.isEndedBy(at) {
 				continue
 			}
 		}

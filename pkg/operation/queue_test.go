@@ -57,12 +57,14 @@ func TestQueuedDEL(t *testing.T) {
 			update(Scope{Pool: p, Sets: []pool.Set{{r}}}, func(*Call) error { return nil })
 		}
 		if record != "none" {
-			l := lease.Lease{ID: NewID(), Pool: p, Address: addr, State: lease.Bound, Namespace: "db", Name: "db-0",
-				CoolDown: time.Minute, BoundAt: now, Holder: lease.Holder{ContainerID: "c1", IfName: "eth0",
+			l := lease.Lease{ID: NewID(), Pool: p, Address: addr, Set: "set", State: lease.Bound, Namespace: "db",
+				Name: "db-0", CoolDown: time.Minute, BoundAt: now, Holder: lease.Holder{ContainerID: "c1", IfName: "eth0",
 					Netns: lease.Netns{Path: "/run/netns/c1", Dev: 4, Ino: 11}, BootID: now.BootID}}
 			switch record {
 			case "bound after the DEL":
 				l.BoundAt.Boot += 2 * time.Second
+			case "imported after the DEL":
+				l.BoundAt.Boot, l.Set = l.BoundAt.Boot+2*time.Second, ""
 			case "held":
 				l.State, l.Hold, l.ReleasedAt = lease.Held, lease.Window(time.Minute), now
 			}
@@ -104,15 +106,20 @@ func TestQueuedDEL(t *testing.T) {
 		if left, err := n.Store.Run().QueuedDELs(now.BootID); err != nil || len(left) > 0 {
 			t.Errorf("queued after the call: %+v, %v", left, err)
 		}
-		// The file counts only if nothing is bound to c1, and only in the pool that the DEL names.
-		searched := (record == "none" || record == "held") && where != "unknown pool" && where != "no directory"
+		// The file counts only if nothing is bound to c1 that was not imported, and only in the pool that
+		// the DEL names.
+		searched := !strings.HasPrefix(record, "bound") && where != "unknown pool" && where != "no directory"
 		want := map[string]lease.State{"bound before the DEL": lease.Held, "bound after the DEL": lease.Bound,
-			"held": lease.Held}[record]
+			"imported after the DEL": lease.Bound, "held": lease.Held}[record]
+		if record == "imported after the DEL" && (where == "imported pool" || searched && file == "c1") {
+			want = lease.Held
+		}
 		if searched && file == "c1, newer" {
 			want = lease.Bound // an ADD of host-local is under way
 		}
 		holder := "c1"
-		if record == "bound before the DEL" && where == "imported pool" && file == "c2" {
+		if (record == "bound before the DEL" || record == "imported after the DEL") && where == "imported pool" &&
+			file == "c2" {
 			want, holder = lease.Bound, "c2" // host-local has given the address to it (judge)
 		}
 		if got.State != want || want != lease.None && got.Holder.ContainerID != holder ||
@@ -126,7 +133,8 @@ func TestQueuedDEL(t *testing.T) {
 		states[got.State.String()] = got.State
 	}
 	for _, where := range []string{"unknown pool", "no directory", "pool that is not imported", "imported pool"} {
-		for _, record := range []string{"none", "bound before the DEL", "bound after the DEL", "held"} {
+		for _, record := range []string{"none", "bound before the DEL", "bound after the DEL",
+			"imported after the DEL", "held"} {
 			for _, file := range []string{"none", "c1", "c1, newer", "c2"} {
 				for _, life := range []lease.Liveness{lease.Unknown, lease.Alive, lease.Dead} {
 					if where == "no directory" && file != "none" {
