@@ -88,7 +88,7 @@ func (s *Service) Reserve(ctx context.Context, networks []operation.Scope, choic
 	err = s.Node.Update(ctx, network, func(c *operation.Call) error {
 		out = nil
 		err := errors.Join(c.ProveView(), c.MayGiveAny(network.Pool))
-		if err == nil { // its steps are kept, which nothing but these checks allows
+		if err == nil { // its steps are kept, which nothing but these checks allows; nothing after it takes any
 			err = c.NewBoot(network.Pool)
 		}
 		if err != nil {

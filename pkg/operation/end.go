@@ -128,23 +128,27 @@ func (c *Call) beginBoot(l lease.Lease) error {
 // interface of their last holders has the addresses, and bound ones whose holders are proven dead.
 func (c *Call) Collect(leases []lease.Lease) error {
 	for _, l := range leases {
-		var err error
-		switch {
-		case l.State == lease.Bound:
-			if life := c.Evidence.Prove(l); life == lease.Dead {
-				err = cmp.Or(c.endDead(l, "its sandbox is gone"), c.Step())
-			}
-		case l.Lapsed(c.Now):
-			if last := c.Evidence.Last(l); last == lease.Dead {
-				_, err = c.End(l, lease.Expire{LastHolder: last}, c.Now, "it was held for "+l.Hold.String())
-				err = cmp.Or(err, c.Step())
-			}
+		ended, err := c.collect(l)
+		if err == nil && ended {
+			err = c.Step()
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// collect is Collect for one lease, without a step. It reports whether it has ended the lease.
+func (c *Call) collect(l lease.Lease) (ended bool, err error) {
+	switch {
+	case l.State == lease.Bound && c.Evidence.Prove(l) == lease.Dead:
+		return true, c.endDead(l, "its sandbox is gone")
+	case l.Lapsed(c.Now) && c.Evidence.Last(l) == lease.Dead:
+		_, err = c.End(l, lease.Expire{LastHolder: lease.Dead}, c.Now, "it was held for "+l.Hold.String())
+		return true, err
+	}
+	return false, nil
 }
 
 // endDead releases a lease whose holder is proven dead.
@@ -155,18 +159,23 @@ func (c *Call) endDead(l lease.Lease, reason string) error {
 }
 
 // CollectAt ends the lease of an address if nobody needs it any more: host-local has served its
-// DEL, or for a reason of Collect. It returns what is left of the lease (Present).
+// DEL, or for a reason of Collect. It returns what is left of the lease (Present). It takes no step,
+// so that a call may change several leases or none.
 func (c *Call) CollectAt(at lease.Place) (lease.Lease, error) {
-	for _, step := range []func([]lease.Lease) error{c.CompareFiles, c.Collect} {
-		l, err := c.Tx.Get(at.Pool, at.Address)
-		if err == nil && l.State != lease.None {
-			err = step([]lease.Lease{l})
-		}
-		if err != nil {
-			return l, err
-		}
+	l, err := c.Tx.Get(at.Pool, at.Address)
+	if err == nil && l.State != lease.None {
+		err = c.CompareFiles([]lease.Lease{l})
 	}
-	l, _, err := c.Present(at)
+	if err == nil {
+		l, err = c.Tx.Get(at.Pool, at.Address)
+	}
+	if err == nil {
+		_, err = c.collect(l)
+	}
+	if err != nil {
+		return l, err
+	}
+	l, _, err = c.Present(at)
 	return l, err
 }
 
