@@ -148,7 +148,8 @@ func inRecords(t testing.TB, path, word string, fn func(b *bolt.Bucket, k, v []b
 }
 
 // uncommitted makes a call whose transaction is not committed, because the store's file is replaced
-// meanwhile. It leaves the files that are written before a commit.
+// meanwhile. It leaves the files that are written before a commit. A call that imports would go on
+// for ever: it reads the sources again after each transaction that is lost.
 func (w *world) uncommitted(call func()) {
 	store := filepath.Join(w.service.Node.Store.Dirs().State, "leases.db")
 	clock := w.service.Node.Clock // is read once in each transaction
@@ -198,24 +199,63 @@ func TestNoFileNamesTheFormerHolder(t *testing.T) {
 
 // TestTheFileIsTheRecordUntilTheCommit verifies that the file of a container that host-local served
 // and that has ended names the container until its hold is in the store: after a kill the next call
-// imports it from there.
+// imports it from there. If the store has a lease of the address, that is its record, and the file
+// is a hold before the commit, as in TestNoFileNamesTheFormerHolder.
 func TestTheFileIsTheRecordUntilTheCommit(t *testing.T) {
-	w := newWorld(t, "10.0.0.0/29")
-	w.add(ask{pod: "x", container: "x"})
-	w.startedByHostLocal("db-0", "c9", "10.0.0.5")
-	w.burn("c9")
-	who, files := on("c9", "eth0"), []netip.Addr{netip.MustParseAddr("10.0.0.5")}
-	del := func() {
-		_ = w.service.Node.Update(t.Context(), w.where(), func(c *operation.Call) error {
-			err := c.ImportFiles(w.where().Pool, files, operation.Names(who))
-			if err == nil {
-				_, _, err = c.Release(who, w.where().Pool, c.Now, "DEL")
+	held := func(w *world) {
+		w.add(ask{pod: "db-1", container: "c1", window: hour, requested: "10.0.0.5"})
+		w.stop("c1")
+		w.settle()
+		w.wipe(w.path("10.0.0.5"))
+	}
+	tests := map[string]struct {
+		before    func(*world)
+		isDead    bool
+		file      string // of the address, before the commit
+		committed string // all files after it
+	}{
+		"no lease": {before: func(*world) {}, isDead: true, file: "10.0.0.5=c9",
+			committed: "10.0.0.5=#held:db/db-0:cool-down"},
+		"no lease, without a mark": {before: func(w *world) { w.wipe(w.path(".leasehold")) }, file: "10.0.0.5=c9",
+			committed: "10.0.0.5=#held:db/db-0:cool-down"},
+		"a hold": {before: held, file: "10.0.0.5=#held:db/db-0:cool-down",
+			committed: "10.0.0.5=#held:db/db-1:hold"},
+		"a hold, without a mark": {
+			before: func(w *world) {
+				held(w)
+				w.wipe(w.dataDir)
+				w.unpack("c9")
+				w.has("c9", "10.0.0.5")
+			},
+			file: "10.0.0.5=#held:db/db-0:cool-down", committed: "10.0.0.5=#held:db/db-0:cool-down",
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "10.0.0.0/29")
+			w.add(ask{pod: "x", container: "x"})
+			tt.before(w)
+			w.startedByHostLocal("db-0", "c9", "10.0.0.5")
+			if w.stamp(); tt.isDead {
+				w.burn("c9")
 			}
-			return err
+			who, files := on("c9", "eth0"), []netip.Addr{netip.MustParseAddr("10.0.0.5")}
+			del := func(attempts int) {
+				_ = w.service.Node.Update(t.Context(), w.where(), func(c *operation.Call) error {
+					if attempts--; attempts < 0 {
+						return errors.New("the process was killed")
+					}
+					err := c.ImportFiles(w.where().Pool, files, operation.Names(who))
+					if err == nil {
+						_, _, err = c.Release(who, w.where().Pool, c.Now, "DEL")
+					}
+					return err
+				})
+			}
+			w.uncommitted(func() { del(1) })
+			w.same("the files before the commit", strings.TrimPrefix(w.files(), "10.0.0.2=x "), tt.file)
+			del(1)
+			w.same("the files after it", w.files(), "10.0.0.2=x "+tt.committed)
 		})
 	}
-	w.uncommitted(del)
-	w.same("the file before the commit", w.file("10.0.0.5"), "c9\r\neth0")
-	del()
-	w.same("the files after it", w.files(), "10.0.0.2=x 10.0.0.5=#held:db/db-0:cool-down")
 }

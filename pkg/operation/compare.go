@@ -252,7 +252,7 @@ func (c *Call) give(at lease.Place, old lease.Lease, f addressFile, hasEnded boo
 	next.BoundAt.Boot-- // what the call itself binds is later
 	err = c.Tx.Put(at.Pool, at.Address, next)
 	c.SetUsed(at.Pool)
-	if c.given[at] = c.given[at] || old.State == lease.None; old.State == lease.None {
+	if c.given[at] = old.State == lease.None; c.given[at] {
 		return cmp.Or(err, c.Log(next, store.EventImported, "host-local has given it to the container"))
 	}
 	c.files.warn("%s %s, and host-local has given it to container %s", at.Address, old.Describe("", c.Now),
