@@ -2,6 +2,7 @@ package operation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -19,7 +20,8 @@ import (
 
 // TestSteps imports the files of a network in many transactions. After each of them another call
 // gets the store's lock at once, and finds some more of the leases, each of which is imported once.
-// DELs that were queued before it are of containers of the first transaction and of the last one.
+// DELs that were queued before it are of containers of the first transaction and of the last one. A
+// source that cannot be read is warned about once.
 func TestSteps(t *testing.T) {
 	before := stepsTime
 	stepsTime = 0
@@ -46,6 +48,10 @@ func TestSteps(t *testing.T) {
 		must.Succeed(t, n.Store.Run().AddDEL(lease.Attachment{ContainerID: id, IfName: "eth0"}, p, now))
 	}
 	now.Wall, now.Boot = now.Wall.Add(time.Second), now.Boot+time.Second
+	fork := filepath.Join(p.DataDir, "reserved", "db")
+	must.Succeed(t, errors.Join(os.MkdirAll(fork, 0o755), os.WriteFile(filepath.Join(fork, "db-0"), nil, 0o600)))
+	warned := 0
+	n.Warn = func(string) { warned++ }
 	var known []int
 	timed := func(time.Duration) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -64,6 +70,9 @@ func TestSteps(t *testing.T) {
 	want := []int{0, 100, 200, 300, 400, files - 2} // the first transaction has the sources read
 	if fmt.Sprint(known) != fmt.Sprint(want) {
 		t.Errorf("leases after each transaction: %v, want %v", known, want)
+	}
+	if warned != 1 {
+		t.Errorf("%d warnings, want one", warned)
 	}
 	n.Store.Timed = nil
 	err = n.Store.View(t.Context(), func(tx *store.Tx) error {
