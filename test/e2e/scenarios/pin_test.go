@@ -6,12 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
@@ -296,15 +296,12 @@ func (t *Test) table(name string) map[string]string {
 	t.Must(err)
 	rows := map[string]string{}
 	for line := range strings.Lines(string(data)) {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") {
-			continue
+		if strings.HasPrefix(line, `"`) {
+			var word, meaning string
+			_, err := fmt.Sscanf(line, "%q %s", &word, &meaning)
+			t.Must(err)
+			rows[word] = meaning
 		}
-		quoted, err := strconv.QuotedPrefix(line)
-		t.Must(err)
-		word, err := strconv.Unquote(quoted)
-		t.Must(err)
-		rows[word] = strings.TrimSpace(line[len(quoted):])
 	}
 	return rows
 }
@@ -328,61 +325,23 @@ func pinValues(t *Test) {
 	t.Step("%s", t.Refused(t.manifest("echoserver.yaml", `duration: "10m"`, "duration: ten"),
 		"reserved-ip-duration", `"ten" is not a window`, `want whole minutes ("10")`, `"90s", "24h"`, `"forever"`))
 
-	t.Step("every kind of template, and a pod")
-	for _, kind := range []struct{ api, kind, spec string }{
-		{"v1", "ReplicationController", `{"selector":{"a":"b"},"template":%s}`},
-		{"apps/v1", "StatefulSet", `{"serviceName":"x","selector":{"matchLabels":{"a":"b"}},"template":%s}`},
-		{"apps/v1", "Deployment", `{"selector":{"matchLabels":{"a":"b"}},"template":%s}`},
-		{"apps/v1", "ReplicaSet", `{"selector":{"matchLabels":{"a":"b"}},"template":%s}`},
-		{"apps/v1", "DaemonSet", `{"selector":{"matchLabels":{"a":"b"}},"template":%s}`},
-		{"batch/v1", "Job", `{"template":%s}`},
-		{"batch/v1", "CronJob", `{"schedule":"0 0 1 1 *","jobTemplate":{"spec":{"template":%s}}}`},
-	} {
-		object := func(window string) string {
-			template, err := json.Marshal(object{"metadata": object{"labels": object{"a": "b"},
-				"annotations": object{Window: window}},
-				"spec": object{
-					"restartPolicy": map[bool]string{
-						true: "Never", false: "Always"}[strings.HasSuffix(kind.kind, "Job")],
-					"containers": []any{object{"name": "c", "image": "none"}}}})
-			t.Must(err)
-			return fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":"words"},"spec":%s}`,
-				kind.api, kind.kind, fmt.Sprintf(kind.spec, template))
-		}
-		t.Refused(object("10 m"), `"10 m" is not a window`)
-		out, err := t.kubectl(object("10"), "create", "--dry-run=server", "-f", "-")
-		warned := strings.Contains(out, "Warning") && strings.Contains(out, "the pods of a "+kind.kind+" get new names")
-		if err != nil || warned != (kind.kind != "StatefulSet") {
-			t.Fatalf("%s: %v %s", kind.kind, err, out)
-		}
+	t.Step("every kind of template, Deployments with a reservation name, pods and labels of namespaces")
+	var rows []struct {
+		Object           object
+		Refused, Warning string
 	}
-	t.Step("a Deployment with a reservation name")
-	const both = `{"` + Window + `":"10","` + reserveAs + `":"a"}`
-	for _, c := range []struct{ strategy, annotations, warning string }{
-		{`{"type":"Recreate"}`, both, ""},
-		{`{"rollingUpdate":{"maxSurge":0}}`, both, ""},
-		{`{"rollingUpdate":{"maxSurge":"0%"}}`, both, ""},
-		{`{"rollingUpdate":{"maxSurge":1}}`, both, "with maxSurge 1 new pods"},
-		{`{}`, both, "spec.strategy.rollingUpdate.maxSurge to 0"},
-		{`{}`, `{"` + reserveAs + `":"a"}`, "has no effect without a window"},
-		{`{}`, `{}`, ""},
-	} {
-		out, err := t.kubectl(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"words"},"spec":{`+
-			`"strategy":`+c.strategy+`,"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":`+
-			`{"labels":{"a":"b"},"annotations":`+c.annotations+`},"spec":{"containers":`+
-			`[{"name":"c","image":"none"}]}}}}`,
-			"create", "--dry-run=server", "-f", "-")
-		if err != nil || !strings.Contains(out, c.warning) || strings.Contains(out, "Warning") != (c.warning != "") {
-			t.Fatalf("%s %s: %v %s", c.strategy, c.annotations, err, out)
+	t.Must(yaml.UnmarshalStrict([]byte(t.manifest("values.yaml", "NAMESPACE", t.NS)), &rows))
+	for _, row := range rows {
+		text, err := json.Marshal(row.Object)
+		t.Must(err)
+		if row.Refused != "" {
+			t.Refused(string(text), row.Refused)
+			continue
 		}
-	}
-	for key, wrong := range map[string]string{
-		pinMode:     `"must" is not a pin mode; want "require", "prefer" or "none"`,
-		pinPatience: `"must" is not a patience; want a duration ("5s", "2m")`,
-	} {
-		t.Refused(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"words","annotations":{"`+key+`":"must"}},`+
-			`"spec":{"containers":[{"name":"c","image":"none"}]}}`, wrong)
-		t.Refused(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+t.NS+`","labels":{"`+key+`":"must"}}}`,
-			"label "+key+`: `+wrong[:strings.Index(wrong, ";")])
+		out, err := t.kubectl(string(text), "create", "--dry-run=server", "-f", "-")
+		warned := strings.Contains(out, "Warning")
+		if err != nil || warned != (row.Warning != "") || !strings.Contains(out, row.Warning) {
+			t.Fatalf("%s: %v %s; want the warning %q", text, err, out, row.Warning)
+		}
 	}
 }
