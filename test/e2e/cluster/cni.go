@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,10 +18,6 @@ import (
 
 // object is a piece of CNI configuration.
 type object = map[string]any
-
-// annotations is the capability with which the runtime passes a pod's annotations to a plugin, and
-// the plugin passes them to its IPAM plugin.
-var annotations = object{"io.kubernetes.cri.pod-annotations": true}
 
 // Network is a CNI network of a node.
 type Network struct {
@@ -39,76 +36,32 @@ type Network struct {
 	IPAM map[string]any
 }
 
-// Conflist returns the network configuration list for the container runtime.
-func (n Network) Conflist() ([]byte, error) {
+// Conflist returns the network configuration list for the container runtime: those of flannel,
+// kube-router as k0s has it, and kindnetd are as these programs write them. kube-router adds the
+// subnet of the node where it is missing.
+func (n Network) Conflist() (string, error) {
 	section := object{"type": "leasehold"}
-	for k, v := range n.IPAM {
-		section[k] = v
+	maps.Copy(section, n.IPAM)
+	if n.Stock {
+		section["type"] = "host-local"
 	}
-	version := n.Version
-	portmap := object{"type": "portmap", "capabilities": object{"portMappings": true}}
-	var plugins []any
 	switch n.Type {
-	case "flannel":
-		// As shipped with kube-flannel, with the capability and the IPAM type added.
-		if version == "" {
-			version = "0.3.1"
-		}
-		flannel := object{"type": "flannel", "delegate": object{"hairpinMode": true, "isDefaultGateway": true}}
-		if !n.Stock {
-			flannel["capabilities"], flannel["ipam"] = annotations, section
-		}
-		plugins = []any{flannel, portmap}
-	case "kube-router":
-		// As k0s has it. kube-router adds the subnet of the node to the list where it is missing.
-		version = "0.3.0"
-		bridge := object{"name": "kubernetes", "type": "bridge", "bridge": n.bridge(), "isDefaultGateway": true,
-			"hairpinMode": false, "ipMasq": false, "ipam": section}
-		if n.Stock {
-			section["type"] = "host-local"
-		} else {
-			bridge["capabilities"], section["ranges"] = annotations, n.ranges()
-		}
-		plugins = []any{bridge,
-			object{"type": "portmap", "capabilities": object{"snat": true, "portMappings": true}}}
 	case "kind":
-		// As kindnetd writes it.
-		version = "0.3.1"
-		section["dataDir"], section["routes"], section["ranges"] = n.DataDir(), n.routes(), n.ranges()
-		ptp := object{"type": "ptp", "ipMasq": false, "ipam": section, "mtu": 1500}
-		if n.Stock {
-			section["type"] = "host-local"
-		} else {
-			ptp["capabilities"] = annotations
-		}
-		plugins = []any{ptp, portmap}
-	case "bridge", "ptp", "macvlan":
-		if version == "" {
-			version = "1.0.0"
-		}
-		section["ranges"] = n.ranges()
-		plugin := object{"type": n.Type, "capabilities": annotations, "ipam": section}
-		switch n.Type {
-		case "bridge":
-			plugin["bridge"] = n.bridge()
-			plugin["isDefaultGateway"] = true
-			plugin["hairpinMode"] = true
-		case "ptp":
-			section["routes"] = n.routes()
-		case "macvlan":
-			plugin["master"] = "eth0"
-		}
-		if n.WithoutAnnotations {
-			delete(plugin, "capabilities")
-		}
-		plugins = []any{plugin}
-		if n.HostPorts {
-			plugins = append(plugins, portmap)
-		}
-	default:
-		return nil, fmt.Errorf("network %s: unknown plugin %q", n.Name, n.Type)
+		section["dataDir"], section["routes"] = n.DataDir(), n.routes()
+	case "ptp":
+		section["routes"] = n.routes()
 	}
-	return json.MarshalIndent(object{"cniVersion": version, "name": n.Name, "plugins": plugins}, "", "  ")
+	if n.Type != "flannel" && !(n.Type == KubeRouter && n.Stock) {
+		section["ranges"] = n.ranges()
+	}
+	text, err := json.Marshal(section)
+	if err != nil {
+		return "", err
+	}
+	return fill(n.Type+".conflist", struct {
+		Network
+		Bridge, Section string
+	}{n, n.bridge(), string(text)})
 }
 
 func (n Network) ranges() (ranges []any) {
@@ -187,10 +140,10 @@ func (n *Node) SetNetworks(ctx context.Context, networks ...Network) error {
 			return err
 		}
 		path := network.Path(i)
-		if err := n.write(path, string(list)); err != nil {
+		if err := n.write(path, list); err != nil {
 			return err
 		}
-		keep[filepath.Base(path)], first = true, cmp.Or(first, string(list))
+		keep[filepath.Base(path)], first = true, cmp.Or(first, list)
 	}
 	entries, err := os.ReadDir(n.Root() + confDir)
 	if err != nil {
@@ -255,33 +208,20 @@ func (c *Cluster) Upstream(plugin string) string { return c.path("bin/cni/" + pl
 
 // installPlugins installs the upstream plugins on the node. The DaemonSet installs leasehold's.
 func (n *Node) installPlugins(context.Context) error {
-	entries, err := os.ReadDir(n.cluster.path("bin/cni"))
-	if err != nil {
-		return err
+	programs, err := filepath.Glob(n.cluster.path("bin/cni/*"))
+	for _, p := range programs {
+		err = cmp.Or(err, n.InstallPlugin(p))
 	}
-	for _, e := range entries {
-		to := n.Disk("/opt/cni/bin/" + e.Name())
-		if exists(to) {
-			continue
-		}
-		if err := copyProgram(n.cluster.path("bin/cni/"+e.Name()), to); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func copyProgram(from, to string) error {
-	data, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	return writeFileMode(to, data, 0o755)
+	return err
 }
 
 // InstallPlugin installs a plugin on the node.
 func (n *Node) InstallPlugin(program string) error {
-	return copyProgram(program, n.Disk(filepath.Join(binDir, filepath.Base(program))))
+	data, err := os.ReadFile(program)
+	if err != nil {
+		return err
+	}
+	return writeFileMode(n.Disk(filepath.Join(binDir, filepath.Base(program))), data, 0o755)
 }
 
 // prepare sets up a machine as a node after its first boot.

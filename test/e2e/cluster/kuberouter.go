@@ -22,7 +22,7 @@ func (n *Node) StartKubeRouter(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := n.write(path, string(list)); err != nil {
+		if err := n.write(path, list); err != nil {
 			return err
 		}
 	}

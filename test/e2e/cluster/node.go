@@ -104,22 +104,29 @@ func exists(path string) bool {
 // upper directory of a mounted overlay may not be visible in it.
 func (n *Node) write(path, text string) error { return writeFile(n.Root()+path, []byte(text)) }
 
-// configs are the configurations of the programs of a node, as templates.
+// configs are the configurations of the programs of a node and of its networks, as templates.
 //
 //go:embed config
 var configs embed.FS
 
+// fill fills a template of configs.
+func fill(name string, values any) (string, error) {
+	t, err := template.ParseFS(configs, "config/"+name)
+	if err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	err = t.Execute(&text, values)
+	return text.String(), err
+}
+
 // configure writes a configuration to a path on the node.
 func (n *Node) configure(path, name string, values map[string]any) error {
-	t, err := template.ParseFS(configs, "config/"+name)
+	text, err := fill(name, values)
 	if err != nil {
 		return err
 	}
-	var text strings.Builder
-	if err := t.Execute(&text, values); err != nil {
-		return err
-	}
-	return n.write(path, text.String())
+	return n.write(path, text)
 }
 
 // writeKubeletConfig writes a configuration for a small machine: no cgroups per QoS class, no

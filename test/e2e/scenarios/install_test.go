@@ -398,7 +398,7 @@ func (s *stockCluster) applyNetwork() {
 			network.Stock = true
 			list, err := network.Conflist()
 			s.Must(err)
-			s.Must(os.WriteFile(n.Root()+s.conf(), list, 0o644))
+			s.Must(os.WriteFile(n.Root()+s.conf(), []byte(list), 0o644))
 		}
 	}
 }
