@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // An AddressHistory is what was observed in the network namespaces of nodes: which sandbox had what
@@ -30,11 +31,11 @@ type AddressHistory struct {
 	mu    sync.Mutex
 	began time.Time
 	with  map[holding]look
-	ops   []Observation
-	since time.Duration   // the begin of the pass before
-	pods  map[string]*pod // by sandbox
-	roots map[string]bool // nodes with sandboxes of pods that are not known yet
-	worst time.Duration   // from the begin of a pass to the end of the next one
+	ops   []Observation     // of kinds Gets and Loses
+	since time.Duration     // the begin of the pass before
+	pods  map[string]string // by sandbox, those that are known
+	roots map[string]bool   // nodes with sandboxes of pods that are not known yet
+	worst time.Duration     // from the begin of a pass to the end of the next one
 	clock func() time.Time
 }
 
@@ -56,22 +57,16 @@ const (
 )
 
 type holding struct {
-	sandbox string
-	address netip.Addr
+	root, sandbox string
+	address       netip.Addr
 }
 
 // A look at a namespace.
 type look struct{ begin, end time.Duration }
 
-// pod is the pod of a sandbox, and what is to be recorded once its name is known.
-type pod struct {
-	name string
-	came []Observation
-}
-
 // NewAddressHistory returns a history that begins now.
 func NewAddressHistory(clock func() time.Time) *AddressHistory {
-	return &AddressHistory{began: clock(), clock: clock, with: map[holding]look{}, pods: map[string]*pod{},
+	return &AddressHistory{began: clock(), clock: clock, with: map[holding]look{}, pods: map[string]string{},
 		roots: map[string]bool{}}
 }
 
@@ -93,23 +88,11 @@ func (h *AddressHistory) observe(roots []string, list func(root string) []string
 				unread[sandbox] = true
 			}
 			for _, a := range found {
-				seen[holding{sandbox, a}] = at
-			}
-			if len(found) > 0 {
-				h.meet(root, sandbox)
+				seen[holding{root, sandbox, a}] = at
 			}
 		}
 	}
 	h.record(begin, seen, unread)
-}
-
-// meet has the pod of a sandbox looked up, unless that was done.
-func (h *AddressHistory) meet(root, sandbox string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.pods[sandbox] == nil {
-		h.pods[sandbox], h.roots[root] = &pod{}, true
-	}
 }
 
 // record adds the operations of one pass.
@@ -119,9 +102,11 @@ func (h *AddressHistory) record(begin time.Duration, seen map[holding]look, unre
 	end := h.now()
 	for at, l := range seen {
 		if _, had := h.with[at]; !had {
-			got := Observation{Kind: Gets, Address: at.address, Sandbox: at.sandbox, Call: h.since, Return: l.end}
-			h.ops = append(h.ops, got)
-			h.came(at.sandbox, got)
+			h.ops = append(h.ops, Observation{Kind: Gets, Address: at.address, Sandbox: at.sandbox, Call: h.since,
+				Return: l.end})
+			if h.pods[at.sandbox] == "" {
+				h.roots[at.root] = true
+			}
 		}
 		h.with[at] = l
 	}
@@ -136,61 +121,28 @@ func (h *AddressHistory) record(begin time.Duration, seen map[holding]look, unre
 	h.since = begin
 }
 
-// came records that the pod of a sandbox has come with an address, or keeps that until the pod is
-// known.
-func (h *AddressHistory) came(sandbox string, got Observation) {
-	got.Kind, got.Sandbox = Comes, ""
-	p := h.pods[sandbox]
-	if p.name == "" {
-		p.came = append(p.came, got)
-		return
-	}
-	got.Pod = p.name
-	h.ops = append(h.ops, got)
-}
-
 // Name looks up, every two seconds until ctx is done, to which pods of a namespace new sandboxes
 // belong. Sandboxes of other namespaces, and those that end before that, stay unknown.
 func (h *AddressHistory) Name(ctx context.Context, namespace string) {
-	for ctx.Err() == nil {
-		h.name(ctx, namespace)
-		select {
-		case <-ctx.Done():
-		case <-time.After(2 * time.Second):
-		}
-	}
+	wait.UntilWithContext(ctx, func(ctx context.Context) { h.name(ctx, namespace) }, 2*time.Second)
 }
 
 func (h *AddressHistory) name(ctx context.Context, namespace string) {
 	h.mu.Lock()
-	roots := slices.Collect(maps.Keys(h.roots))
+	roots := maps.Clone(h.roots)
 	clear(h.roots)
 	h.mu.Unlock()
-	for _, root := range roots {
+	for root := range roots {
 		found, err := Sandboxes(ctx, root, namespace)
 		h.mu.Lock()
 		if err != nil {
 			h.roots[root] = true
 		}
 		for _, s := range found {
-			h.isOf(s.NetNS, s.Namespace+"/"+s.Pod)
+			h.pods[s.NetNS] = s.Namespace + "/" + s.Pod
 		}
 		h.mu.Unlock()
 	}
-}
-
-// isOf says which pod a sandbox belongs to.
-func (h *AddressHistory) isOf(sandbox, name string) {
-	p := h.pods[sandbox]
-	if p == nil || p.name != "" {
-		return
-	}
-	p.name = name
-	for _, got := range p.came {
-		got.Pod = name
-		h.ops = append(h.ops, got)
-	}
-	p.came = nil
 }
 
 // Resolution is the longest time that a duplicate can have lasted unseen.
@@ -200,12 +152,17 @@ func (h *AddressHistory) Resolution() time.Duration {
 	return h.worst
 }
 
-// Observations returns all operations in the order of their calls. What a sandbox had in the last
-// look it may lose at any time after that.
+// Observations returns all operations in the order of their calls. A pod that is known comes with
+// what its sandbox gets. What a sandbox had in the last look it may lose at any time after that.
 func (h *AddressHistory) Observations() []Observation {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := slices.Clone(h.ops)
+	for _, o := range h.ops {
+		if pod := h.pods[o.Sandbox]; o.Kind == Gets && pod != "" {
+			all = append(all, Observation{Kind: Comes, Address: o.Address, Pod: pod, Call: o.Call, Return: o.Return})
+		}
+	}
 	for at, last := range h.with {
 		all = append(all, Observation{Kind: Loses, Address: at.address, Sandbox: at.sandbox, Call: last.begin,
 			Return: math.MaxInt64})

@@ -3,6 +3,7 @@ package inspect
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -20,11 +21,7 @@ func newHistory() *AddressHistory {
 
 // see has the history look at a world once.
 func (h *AddressHistory) see(w world, unread ...string) {
-	var names []string
-	for name := range w {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(w))
 	h.observe([]string{"/node1"}, func(string) []string { return names },
 		func(sandbox string) (found []netip.Addr, err error) {
 			if slices.Contains(unread, sandbox) {
@@ -70,9 +67,7 @@ func TestAccepted(t *testing.T) {
 		for _, w := range c.looks {
 			h.see(w)
 		}
-		for sandbox, name := range c.pods {
-			h.isOf(sandbox, name)
-		}
+		maps.Copy(h.pods, c.pods)
 		got := Accepted(h.Observations(), func(pod string) bool { return pod == "ns/kept-0" })
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: rejected %q, want %q: %+v", c.name, got, c.want, h.Observations())

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // An OverlapWatch repeatedly reads the addresses in all network namespaces of some nodes, to find
@@ -27,15 +29,7 @@ type OverlapWatch struct {
 // Start watches until ctx is done. roots returns the nodes' file systems, which change when a node
 // reboots.
 func (w *OverlapWatch) Start(ctx context.Context, roots func() []string) {
-	go func() {
-		for ctx.Err() == nil {
-			w.pass(roots())
-			select {
-			case <-ctx.Done():
-			case <-time.After(200 * time.Millisecond):
-			}
-		}
-	}()
+	go wait.UntilWithContext(ctx, func(context.Context) { w.pass(roots()) }, 200*time.Millisecond)
 }
 
 // Found returns a description of each duplicate, and the number of passes.
