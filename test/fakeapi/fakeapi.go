@@ -17,8 +17,11 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -27,16 +30,16 @@ import (
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
-type object = map[string]any
+type object = unstructured.Unstructured
 
 // Server is a fake API server for clients that list and read.
 type Server struct {
 	Clients *kube.Clients
 
 	t        testing.TB
-	mu       sync.Mutex        // held while the fields below are used
-	objects  map[string]object // by path
-	version  int               // of the last change
+	mu       sync.Mutex         // held while the fields below are used
+	objects  map[string]*object // by path
+	version  int                // of the last change
 	reject   func(*http.Request) int
 	drop     string // a field that is removed from each status
 	requests []string
@@ -44,7 +47,7 @@ type Server struct {
 
 // New starts a server without objects. It runs as long as the test.
 func New(t testing.TB) *Server {
-	s := &Server{t: t, objects: map[string]object{}}
+	s := &Server{t: t, objects: map[string]*object{}}
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
 	clients, err := kube.NewClients(&rest.Config{Host: server.URL, QPS: -1})
@@ -79,7 +82,7 @@ func (s *Server) Get(path string, into any) bool {
 	defer s.mu.Unlock()
 	o, ok := s.objects[path]
 	if ok {
-		decode(s.t, o, into)
+		decode(s.t, o.Object, into)
 	}
 	return ok
 }
@@ -87,7 +90,8 @@ func (s *Server) Get(path string, into any) bool {
 // Put creates or replaces an object.
 func (s *Server) Put(path string, from any) {
 	s.t.Helper()
-	o := toObject(s.t, from)
+	o := &object{}
+	decode(s.t, from, &o.Object)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.put(path, o)
@@ -111,12 +115,11 @@ func Pod(name, uid, window string) *corev1.Pod {
 	return p
 }
 
-func (s *Server) put(path string, o object) {
+func (s *Server) put(path string, o *object) {
 	s.version++
-	meta := metaOf(o)
-	meta["resourceVersion"] = strconv.Itoa(s.version)
-	if meta["uid"] == nil {
-		meta["uid"] = fmt.Sprint("uid-", s.version)
+	o.SetResourceVersion(strconv.Itoa(s.version))
+	if o.GetUID() == "" {
+		o.SetUID(types.UID(fmt.Sprint("uid-", s.version)))
 	}
 	s.objects[path] = o
 }
@@ -152,36 +155,38 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	if reject != nil {
 		if code := reject(r); code != 0 {
-			fail(w, code)
+			fail(w, r, code)
 			return
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch o, found := s.objects[r.URL.Path]; {
+	at, isStatus := strings.CutSuffix(r.URL.Path, "/status")
+	o, found := s.objects[at]
+	switch {
 	case r.Method == http.MethodGet && found:
-		respond(w, o)
+		respond(w, o.Object)
 	case r.Method == http.MethodGet:
 		s.list(w, r)
 	case r.Method == http.MethodPatch:
 		s.apply(w, r)
 	case r.Method == http.MethodPost:
 		s.create(w, r)
-	case r.Method == http.MethodPut:
-		s.updateStatus(w, r)
+	case r.Method == http.MethodPut && found && isStatus:
+		s.updateStatus(w, r, at)
 	case r.Method == http.MethodDelete && found:
-		s.delete(w, r)
+		s.delete(w, r, o)
 	default:
-		fail(w, http.StatusNotFound)
+		fail(w, r, http.StatusNotFound)
 	}
 }
 
 // delete deletes an object, if it has the UID of the request's precondition.
-func (s *Server) delete(w http.ResponseWriter, r *http.Request) {
+func (s *Server) delete(w http.ResponseWriter, r *http.Request, o *object) {
 	var options metav1.DeleteOptions
 	_ = json.NewDecoder(r.Body).Decode(&options) // without a body there are none
-	if p := options.Preconditions; p != nil && p.UID != nil && string(*p.UID) != metaOf(s.objects[r.URL.Path])["uid"] {
-		fail(w, outdated)
+	if p := options.Preconditions; p != nil && p.UID != nil && *p.UID != o.GetUID() {
+		fail(w, r, http.StatusConflict)
 		return
 	}
 	delete(s.objects, r.URL.Path)
@@ -189,21 +194,18 @@ func (s *Server) delete(w http.ResponseWriter, r *http.Request) {
 }
 
 // updateStatus replaces the status of an object, if the request has its resource version.
-func (s *Server) updateStatus(w http.ResponseWriter, r *http.Request) {
-	at := strings.TrimSuffix(r.URL.Path, "/status")
-	old, found := s.objects[at]
+func (s *Server) updateStatus(w http.ResponseWriter, r *http.Request, at string) {
+	old := s.objects[at]
 	var next object
-	switch err := json.NewDecoder(r.Body).Decode(&next); {
+	switch err := json.NewDecoder(r.Body).Decode(&next.Object); {
 	case err != nil:
-		fail(w, http.StatusBadRequest)
-	case !found || at == r.URL.Path:
-		fail(w, http.StatusNotFound)
-	case metaOf(next)["resourceVersion"] != metaOf(old)["resourceVersion"]:
-		fail(w, outdated)
+		fail(w, r, http.StatusBadRequest)
+	case next.GetResourceVersion() != old.GetResourceVersion():
+		fail(w, r, http.StatusConflict)
 	default:
-		old["status"] = next["status"]
+		old.Object["status"] = next.Object["status"]
 		s.put(at, old)
-		respond(w, old)
+		respond(w, old.Object)
 	}
 }
 
@@ -214,111 +216,82 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Count(strings.TrimPrefix(r.URL.Path, "/api/"), "/") // v1/nodes, /apis/group/version/resource
 	isObject := strings.HasPrefix(r.URL.Path, "/api/") && parts > 1 || parts > 4
 	if err != nil || isObject || strings.Contains(r.URL.Path, "/namespaces/") {
-		fail(w, http.StatusNotFound)
+		fail(w, r, http.StatusNotFound)
 		return
 	}
 	group, resource := path.Split(r.URL.Path)
 	items := []any{}
 	for _, p := range slices.Sorted(maps.Keys(s.objects)) {
-		if in, ok := strings.CutPrefix(p, group+"namespaces/"); ok && path.Base(path.Dir(in)) == resource {
-			var o metav1.PartialObjectMetadata
-			data, _ := json.Marshal(s.objects[p])
-			if json.Unmarshal(data, &o) == nil && selector.Matches(labels.Set(o.Labels)) {
-				items = append(items, s.objects[p])
-			}
+		in, ok := strings.CutPrefix(p, group+"namespaces/")
+		if o := s.objects[p]; ok && path.Base(path.Dir(in)) == resource && selector.Matches(labels.Set(o.GetLabels())) {
+			items = append(items, o.Object)
 		}
 	}
-	respond(w, object{"metadata": object{"resourceVersion": strconv.Itoa(s.version)}, "items": items})
+	respond(w, map[string]any{"metadata": metav1.ListMeta{ResourceVersion: strconv.Itoa(s.version)}, "items": items})
 }
 
 // apply is server-side apply for a single manager that owns the whole spec and status, except for
 // conditions that others have set.
 func (s *Server) apply(w http.ResponseWriter, r *http.Request) {
 	at, isStatus := strings.CutSuffix(r.URL.Path, "/status")
-	if q := r.URL.Query(); q.Get("fieldManager") == "" || q.Get("force") != "true" {
-		fail(w, http.StatusBadRequest) // a manager must have a name; without force it fails where others manage a field
-		return
-	}
 	var body object
-	if json.NewDecoder(r.Body).Decode(&body) != nil {
-		fail(w, http.StatusBadRequest)
+	// A manager must have a name, and without force it fails where others manage a field.
+	q := r.URL.Query()
+	isNamed := q.Get("fieldManager") != "" && q.Get("force") == "true"
+	if !isNamed || json.NewDecoder(r.Body).Decode(&body.Object) != nil {
+		fail(w, r, http.StatusBadRequest)
 		return
 	}
 	o, found := s.objects[at]
-	switch {
+	part := "spec"
+	switch owners := body.GetOwnerReferences(); {
 	case !found && isStatus:
-		fail(w, http.StatusNotFound)
+		fail(w, r, http.StatusNotFound)
 		return
 	case !found:
-		delete(body, "status")
-		o = body
+		delete(body.Object, "status")
+		o = &body
 		s.put(at, o)
-	default:
-		part := "spec"
-		if owners, found := metaOf(body)["ownerReferences"]; found && !isStatus {
-			if !reflect.DeepEqual(metaOf(o)["ownerReferences"], owners) {
-				metaOf(o)["ownerReferences"] = owners
-				s.put(at, o)
-			}
-		}
-		if isStatus {
-			part = "status"
-			keepConditions(body, o)
-			if status, _ := body["status"].(object); s.drop != "" {
-				delete(status, s.drop)
-			}
-		}
-		if !reflect.DeepEqual(o[part], body[part]) {
-			o[part] = body[part]
-			s.put(at, o)
-		}
+	case isStatus:
+		part = "status"
+		keepConditions(body.Object, o.Object)
+		unstructured.RemoveNestedField(body.Object, "status", s.drop)
+	case owners != nil && !reflect.DeepEqual(o.GetOwnerReferences(), owners):
+		o.SetOwnerReferences(owners)
+		s.put(at, o)
 	}
-	respond(w, o)
+	if !reflect.DeepEqual(o.Object[part], body.Object[part]) {
+		o.Object[part] = body.Object[part]
+		s.put(at, o)
+	}
+	respond(w, o.Object)
 }
 
 // keepConditions adds the conditions that other managers have set.
-func keepConditions(body, there object) {
-	status, _ := body["status"].(object)
-	old, _ := there["status"].(object)
-	all, _ := old["conditions"].([]any)
+func keepConditions(body, there map[string]any) {
+	all, _, _ := unstructured.NestedSlice(there, "status", "conditions")
+	mine, _, _ := unstructured.NestedSlice(body, "status", "conditions")
 	for _, c := range all {
-		if kind := c.(object)["type"]; kind != "RetentionActive" && kind != "AddressesShared" {
-			mine, _ := status["conditions"].([]any)
-			status["conditions"] = append(mine, c)
+		if kind := c.(map[string]any)["type"]; kind != "RetentionActive" && kind != "AddressesShared" {
+			mine = append(mine, c)
+			_ = unstructured.SetNestedSlice(body, mine, "status", "conditions")
 		}
 	}
 }
 
 func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 	var o object
-	if json.NewDecoder(r.Body).Decode(&o) != nil {
-		fail(w, http.StatusBadRequest)
+	if json.NewDecoder(r.Body).Decode(&o.Object) != nil {
+		fail(w, r, http.StatusBadRequest)
 		return
 	}
-	at := path.Join(r.URL.Path, fmt.Sprint(metaOf(o)["name"]))
-	if _, found := s.objects[at]; found {
-		fail(w, http.StatusConflict)
+	at := path.Join(r.URL.Path, o.GetName())
+	if s.objects[at] != nil {
+		fail(w, r, http.StatusConflict)
 		return
 	}
-	s.put(at, o)
-	respond(w, o)
-}
-
-// metaOf returns the metadata of an object, which it adds if there is none.
-func metaOf(o object) object {
-	meta, _ := o["metadata"].(object)
-	if meta == nil {
-		meta = object{}
-		o["metadata"] = meta
-	}
-	return meta
-}
-
-// toObject converts a typed object to JSON.
-func toObject(t testing.TB, from any) (o object) {
-	t.Helper()
-	decode(t, from, &o)
-	return o
+	s.put(at, &o)
+	respond(w, o.Object)
 }
 
 // decode copies an object into another that has the same JSON.
@@ -338,31 +311,18 @@ func respond(w http.ResponseWriter, v any) {
 
 var statusMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 
-var reasons = map[int]metav1.StatusReason{
-	http.StatusBadRequest:         metav1.StatusReasonBadRequest,
-	http.StatusForbidden:          metav1.StatusReasonForbidden,
-	http.StatusNotFound:           metav1.StatusReasonNotFound,
-	http.StatusConflict:           metav1.StatusReasonAlreadyExists,
-	outdated:                      metav1.StatusReasonConflict,
-	http.StatusServiceUnavailable: metav1.StatusReasonServiceUnavailable,
-}
-
-// outdated is the response to an update of another version of an object.
-const outdated = -http.StatusConflict
-
 // NotServed makes Reject respond as to a resource that is not served: with 404 in plain text, not a
 // Status.
 const NotServed = -404
 
-func fail(w http.ResponseWriter, code int) {
+func fail(w http.ResponseWriter, r *http.Request, code int) {
 	if code == NotServed {
 		http.NotFound(w, nil)
 		return
 	}
-	reason := reasons[code]
-	code = max(code, -code)
+	status := apierrors.NewGenericServerResponse(code, r.Method, schema.GroupResource{}, "", "", 0, false).ErrStatus
+	status.TypeMeta = statusMeta
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: statusMeta, Status: metav1.StatusFailure,
-		Reason: reason, Code: int32(code), Message: http.StatusText(code)})
+	_ = json.NewEncoder(w).Encode(status)
 }

@@ -249,7 +249,7 @@ func (s *feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.list(w, query.Get("limit"), query.Get("continue"))
 	case isList && !s.streams:
 		w.Header().Set("Content-Type", "application/json")
-		fail(w, http.StatusBadRequest) // as API servers did before they could
+		fail(w, r, http.StatusBadRequest) // as API servers did before they could
 	default:
 		s.watch(w, r, isList)
 	}
