@@ -1,11 +1,12 @@
 package scenarios
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
@@ -59,41 +60,31 @@ func (t *Test) reserveWith(dir string, status int, command string, words ...stri
 
 // requestIs waits until all addresses of an AddressRequest have a state.
 func (t *Test) requestIs(name, state string, count int) {
-	t.Eventually("the addresses of request "+name+" are "+state, func() error {
-		out := t.Kubectl("get", "areq", name, "-o", "jsonpath={.status.addresses[*].state}")
-		if want := strings.TrimSpace(strings.Repeat(state+" ", count)); out != want {
-			return fmt.Errorf("they are %q", out)
-		}
-		return nil
+	t.Becomes("the addresses of request "+name, strings.Join(slices.Repeat([]string{state}, count), " "), func() any {
+		return t.Kubectl("get", "areq", name, "-o", "jsonpath={.status.addresses[*].state}")
 	})
 }
 
-// heldFor waits until a node shows addresses as held for a pod or, without addresses, until it
-// shows none of the pod.
+// heldFor waits until a node shows addresses as held for a pod.
 func (t *Test) heldFor(pod string, n *cluster.Node, addresses []string) {
-	t.Eventually(fmt.Sprintf("%s has %v on %s", pod, addresses, n.Name), func() error {
-		r, found := t.Reservation(pod, n)
+	want := append(slices.Sorted(slices.Values(addresses)), "Held")
+	t.Becomes(pod+" on "+n.Name, want, func() any {
+		r, _ := t.Reservation(pod, n)
 		var got []string
 		for _, a := range r.Status.Addresses {
 			got = append(got, a.Address)
 		}
 		slices.Sort(got)
-		if !slices.Equal(got, slices.Sorted(slices.Values(addresses))) || found && r.Status.State != "Held" {
-			return fmt.Errorf("it is %q with %v", r.Status.State, got)
-		}
-		return nil
+		return append(got, string(r.Status.State))
 	})
 }
 
 // isFor ends the scenario unless a pod is on a node and has these addresses.
-func (t *Test) isFor(pods Pods, name string, n *cluster.Node, addresses []string) {
-	var got []string
-	for _, ip := range pods[name].Status.PodIPs {
-		got = append(got, ip.IP)
-	}
-	slices.Sort(got)
-	if pods[name].Spec.NodeName != n.Name || !slices.Equal(got, slices.Sorted(slices.Values(addresses))) {
-		t.Fatalf("%s is on %s with %v, want %s with %v", name, pods[name].Spec.NodeName, got, n.Name, addresses)
+func (t *Test) isFor(pods Pods, name string, n *cluster.Node, want []string) {
+	p := pods[name]
+	got := strings.Split(addresses(p), ",")
+	if p.Spec.NodeName != n.Name || !sets.New(got...).Equal(sets.New(want...)) {
+		t.Fatalf("%s is on %s with %v, want %s with %v", name, p.Spec.NodeName, got, n.Name, want)
 	}
 }
 
@@ -112,7 +103,7 @@ func chosenAddress(t *Test) {
 	t.requestIs("tenant", "Held", families)
 	t.Step("an administrator allows it, and the address is held")
 	t.Kubectl("delete", "areq", "tenant")
-	t.heldFor("tenant", n, nil)
+	t.noReservation("tenant", n)
 
 	t.Step("one object has the addresses of a StatefulSet, on %s and %s, before its pods exist", n.Name, other.Name)
 	entry := func(name string, addresses []string) string {
@@ -136,7 +127,7 @@ func chosenAddress(t *Test) {
 
 	t.Step("the object is deleted: the hold that no pod has had ends, and the pods keep their addresses")
 	t.Kubectl("delete", "areq", "db")
-	t.heldFor("db-2", n, nil)
+	t.noReservation("db-2", n)
 	t.Kept(pods, set.Pods())
 	t.onSameNodes(pods, set.Recreate())
 	set.Scale(0)
@@ -238,14 +229,7 @@ func chosenShared(t *Test) {
 		t.Clear()
 	}
 	for _, n := range []*cluster.Node{t.Node(2), other} {
-		t.Eventually(n.Name+" shows that another node has its addresses", func() error {
-			out := t.Kubectl("get", "nap", n.Name, "-o",
-				`jsonpath={.status.conditions[?(@.type=="AddressesShared")].status}`)
-			if out != "True" {
-				return fmt.Errorf("it is %q", out)
-			}
-			return nil
-		})
+		t.Kubectl("wait", "--for=condition=AddressesShared", "nap/"+n.Name, "--timeout=5m")
 	}
 	found := t.clusterDoctor().finds("AddressesShared")
 	for _, f := range found {
@@ -275,11 +259,8 @@ func chosenShared(t *Test) {
 
 // showsRange waits until the NodeAddressPool of a node has a line of a range.
 func (t *Test) showsRange(n *cluster.Node, line string) {
-	t.Eventually(n.Name+" shows the range with "+line, func() error {
-		if out := t.Kubectl("get", "nap", n.Name, "--ignore-not-found", "-o", "yaml"); !strings.Contains(out, line) {
-			return errors.New(out)
-		}
-		return nil
+	t.Until(n.Name+" shows the range with "+line, func() bool {
+		return strings.Contains(t.Kubectl("get", "nap", n.Name, "--ignore-not-found", "-o", "yaml"), line)
 	})
 }
 

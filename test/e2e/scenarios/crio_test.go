@@ -1,7 +1,6 @@
 package scenarios
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -132,21 +131,11 @@ func crioStatus(t *Test) {
 	t.exec(n, "sh", "-c", `mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"`, dir)
 	repair := t.undo(func() { t.exec(n, "umount", dir) })
 	began := time.Now()
-	t.Eventually("the node is not Ready", func() error {
-		if text := t.notReady(n); !strings.Contains(text, dir) {
-			return fmt.Errorf("its condition says %q", text)
-		}
-		return nil
-	})
+	t.Until("the condition of the node names the directory", func() bool { return strings.Contains(t.notReady(n), dir) })
 	t.Step("after %.0f s: %s", time.Since(began).Seconds(), t.notReady(n))
 	repair()
 	began = time.Now()
-	t.Eventually("the node is Ready", func() error {
-		if text := t.notReady(n); text != "" {
-			return errors.New(text)
-		}
-		return nil
-	})
+	t.Becomes("why the node is not Ready", "", func() any { return t.notReady(n) })
 	t.Step("the store is repaired: Ready after %.0f s", time.Since(began).Seconds())
 	t.Kept(before, set.Recreate())
 }

@@ -1,7 +1,6 @@
 package scenarios
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -9,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
@@ -40,13 +40,9 @@ func eventsReported(t *Test) {
 	others := t.Deployment("others", n, 3, KeptFor("10"))
 	t.job("job", n)
 	pods := merge(others.Ready(), t.set("job", 1).Ready())
-	t.Eventually("their leases have no window", func() error {
-		for _, l := range t.Leases(n) {
-			if _, is := pods[l.Pod]; is && l.Window != "" {
-				return fmt.Errorf("%s has a window of %s", l.Pod, l.Window)
-			}
-		}
-		return nil
+	t.noLease(n, "of them with a window", func(l cli.Row) bool {
+		_, is := pods[l.Pod]
+		return is && l.Window != ""
 	})
 	t.InSync(n, "five addresses are in use")
 	t.Until("one of them has the event AddressPoolLow", func() bool {

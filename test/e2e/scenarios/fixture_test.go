@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -101,6 +102,17 @@ func (t *Test) Until(what string, is func() bool) {
 	t.Eventually(what, func() error {
 		if !is() {
 			return errors.New("it is not so")
+		}
+		return nil
+	})
+}
+
+// Becomes waits until got returns what is wanted.
+func (t *Test) Becomes(what string, want any, got func() any) {
+	t.Helper()
+	t.Eventually(fmt.Sprintf("%s: %v", what, want), func() error {
+		if now := got(); !reflect.DeepEqual(now, want) {
+			return fmt.Errorf("it is %v", now)
 		}
 		return nil
 	})

@@ -94,12 +94,9 @@ metadata:
 rules:
 - {apiGroups: ["e2e.leasehold.dev"], resources: ["databases"], verbs: ["get", "list", "watch"]}
 `)
-	t.Eventually("the manager may list databases", func() error {
-		if rules := t.Kubectl("get", "clusterrole", "leasehold-manager-kinds", "-o",
-			"jsonpath={.rules}"); !strings.Contains(rules, "databases") {
-			return fmt.Errorf("its rules are %s", rules)
-		}
-		return nil
+	t.Until("the manager may list databases", func() bool {
+		rules := t.Kubectl("get", "clusterrole", "leasehold-manager-kinds", "-o", "jsonpath={.rules}")
+		return strings.Contains(rules, "databases")
 	})
 	t.createCRD("e2e.leasehold.dev", "databases", "Database", "v1")
 	t.createCRD("apps.kruise.io", "statefulsets", "StatefulSet", "v1alpha1", "v1beta1")

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
@@ -43,7 +44,8 @@ func onMultus(t *Test) {
 			}
 		}
 		if before == nil {
-			t.haveWindows(n, 4)
+			t.noLease(n, "without a window", func(l cli.Row) bool { return l.Window == "" })
+			t.LeasesAre(n, "Bound", 4)
 		}
 		before = now
 	}})
@@ -54,23 +56,6 @@ func onMultus(t *Test) {
 	if after := t.interfaces(set); !maps.Equal(before, after) {
 		t.Fatalf("the pods had %s and have %s", before, after)
 	}
-}
-
-// haveWindows waits until a number of leases of the test's namespace have a window.
-func (t *Test) haveWindows(n *cluster.Node, want int) {
-	t.Eventually("each address has a window", func() error {
-		leases := t.Leases(n)
-		windows := 0
-		for _, l := range leases {
-			if l.Namespace == t.NS && l.Window != "" {
-				windows++
-			}
-		}
-		if windows != want {
-			return fmt.Errorf("%d leases have a window: %+v", windows, leases)
-		}
-		return nil
-	})
 }
 
 // interfaces returns the interfaces in the pods' network namespaces, with their addresses.

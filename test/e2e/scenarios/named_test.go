@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
@@ -235,14 +236,9 @@ func namedWithoutCapability(t *Test) {
 	set := t.Named("late", n, 1, recreateStrategy)
 	before := set.Ready()
 	back()
-	t.Eventually("the lease has its name", func() error {
-		leases := t.Leases(n)
-		for _, l := range leases {
-			if _, is := before[l.Pod]; is && l.ReserveAs == "late" && l.Window == "10m0s" {
-				return nil
-			}
-		}
-		return fmt.Errorf("there are %v", leases)
+	t.noLease(n, "of the pod without its name", func(l cli.Row) bool {
+		_, is := before[l.Pod]
+		return is && (l.ReserveAs != "late" || l.Window != "10m0s")
 	})
 	t.sameSet("after a first life without the agent", before, set.Rollout())
 }

@@ -104,24 +104,16 @@ func portOf(p corev1.Pod, name string) string {
 // has, and how many of them are bound, held and free.
 func (t *Test) poolBecomes(n *cluster.Node, network string, size, bound, held, free int) {
 	want := fmt.Sprint(size, bound, held, free)
-	t.Eventually(fmt.Sprintf("the NodeAddressPool of %s shows %s", n.Name, want), func() error {
-		out, err := t.kubectl("", "get", "nap", n.Name, "-o", `jsonpath={range .status.networks[?(@.name=="`+network+
+	t.Becomes("the NodeAddressPool of "+n.Name, want, func() any {
+		return t.Kubectl("get", "nap", n.Name, "-o", `jsonpath={range .status.networks[?(@.name=="`+network+
 			`")]}{.size} {.bound} {.held} {.free}{end}`)
-		if err == nil && out != want {
-			err = fmt.Errorf("it shows %s", out)
-		}
-		return err
 	})
-	t.Eventually("the metrics show "+want, func() error {
+	t.Becomes("the metrics of "+n.Name, want, func() any {
 		m := t.AgentMetrics(n)
 		of := func(name string, labels ...string) int {
 			return int(m.Sum(name, append(labels, "network="+network)...))
 		}
-		got := fmt.Sprint(of("leasehold_pool_addresses"), of("leasehold_addresses", "state=Bound"),
+		return fmt.Sprint(of("leasehold_pool_addresses"), of("leasehold_addresses", "state=Bound"),
 			of("leasehold_addresses", "state=Held"), of("leasehold_pool_free_addresses"))
-		if got != want {
-			return fmt.Errorf("they show %s", got)
-		}
-		return nil
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
@@ -108,13 +109,10 @@ func reboot(t *Test) {
 		t.Fatalf("the node reports its earlier boot id")
 	}
 	t.Step("waiting until the kubelet has removed the old sandboxes")
-	t.Eventually("the old sandboxes go", func() error {
-		for _, s := range t.sandboxes(n) {
-			if s.UID == string(forced[s.Pod].UID) {
-				return fmt.Errorf("%.12s of %s is there", s.ID, s.Pod)
-			}
-		}
-		return nil
+	t.Until("the old sandboxes go", func() bool {
+		return !slices.ContainsFunc(t.sandboxes(n), func(s inspect.Sandbox) bool {
+			return s.UID == string(forced[s.Pod].UID)
+		})
 	})
 	t.Kept(before, set.Ready())
 	t.LeasesAre(n, "Bound", 3*families(t))
@@ -135,17 +133,21 @@ func rebootAPIDown(t *Test) {
 	after := merge(set.Restarted(set.of(before)), plain.Restarted(plain.of(before)))
 	t.Kept(before, after)
 	t.Step("every pod has its address; waiting until the address of plain-1 is not held any more")
-	t.noLease("plain-1", n)
+	t.noLeaseOf("plain-1", n)
 	t.LeasesAre(n, "Bound", 3*families(t))
 }
 
-// noLease waits until a node has no lease of a pod.
-func (t *Test) noLease(pod string, n *cluster.Node) {
-	t.Eventually("the address of "+pod+" is free", func() error {
-		for _, l := range t.Leases(n) {
-			if l.Pod == pod {
-				return fmt.Errorf("%s is %s", l.Address, l.State)
-			}
+// noLeaseOf waits until a node has no lease of a pod.
+func (t *Test) noLeaseOf(pod string, n *cluster.Node) {
+	t.noLease(n, "of "+pod, func(l cli.Row) bool { return l.Pod == pod })
+}
+
+// noLease waits until a node has no lease of the scenario for which is returns true.
+func (t *Test) noLease(n *cluster.Node, about string, is func(cli.Row) bool) {
+	t.Eventually(n.Name+" has no lease "+about, func() error {
+		leases := t.Leases(n)
+		if i := slices.IndexFunc(leases, is); i >= 0 {
+			return fmt.Errorf("it has %+v", leases[i])
 		}
 		return nil
 	})

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
@@ -245,15 +246,11 @@ func pinManagerDown(t *Test) {
 	t.Step("they run again: pods are pinned again, also those that have left holds on other nodes")
 	back()
 	t.published(after)
-	t.Eventually("no former reservation is published as bound", func() error {
-		for name, p := range before {
-			if n := t.NodeOf(p); n.Name != after[name].Spec.NodeName {
-				if r, found := t.Reservation(name, n); found && r.Status.State != "Held" {
-					return fmt.Errorf("that of %s on %s is", name, n.Name)
-				}
-			}
-		}
-		return nil
+	t.Until("no former reservation is published as bound", func() bool {
+		return !slices.ContainsFunc(t.Reservations(), func(r v1alpha1.IPReservation) bool {
+			p, is := after[r.Spec.PodName]
+			return is && r.Spec.NodeName != p.Spec.NodeName && r.Status.State != v1alpha1.Held
+		})
 	})
 	set.Delete(after)
 	t.onSameNodes(after, set.ReadyBut(after))

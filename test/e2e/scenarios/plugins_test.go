@@ -1,7 +1,6 @@
 package scenarios
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -26,21 +25,15 @@ func status(t *Test) {
 		return
 	}
 	called := func() float64 { return t.AgentMetrics(n).Sum("leasehold_calls_total", "verb=STATUS") }
-	calledSince := func(before, times float64) error {
-		if count := called() - before; count < times {
-			return fmt.Errorf("%v STATUS", count)
-		}
-		return nil
-	}
 	network := five(t.NS, "bridge", n)
 	network.Version = "1.1.0"
 	before := called()
 	t.Networks(n, network)
 	t.Step("%s has a network of CNI 1.1.0 with five addresses; waiting for STATUS", n.Name)
-	t.Eventually("STATUS", func() error { return calledSince(before, 1) })
+	t.Until("STATUS is called", func() bool { return called() > before })
 	t.Step("seven pods start")
 	d := t.Deployment("many", n, 7)
-	t.Eventually("five run and two are refused", func() error {
+	t.Becomes("how many pods run and are refused", [2]int{5, 2}, func() any {
 		running, refused := 0, 0
 		for _, p := range d.Pods() {
 			if ready(p) {
@@ -51,17 +44,14 @@ func status(t *Test) {
 				refused++
 			}
 		}
-		if running != 5 || refused != 2 {
-			return fmt.Errorf("%d run, %d are refused", running, refused)
-		}
-		return nil
+		return [2]int{running, refused}
 	})
 	before = called()
 	t.Step("five run, two are refused; the node must stay Ready through three more STATUS")
-	t.Eventually("three more STATUS", func() error {
+	t.Until("STATUS is called three times more", func() bool {
 		if node := t.object(n.Name); !cluster.NodeReady(node) {
 			t.Fatalf("the node is not Ready: %v", node.Status.Conditions)
 		}
-		return calledSince(before, 3)
+		return called() >= before+3
 	})
 }

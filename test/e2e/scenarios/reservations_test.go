@@ -79,11 +79,9 @@ func (t *Test) reservation(pod string, n *cluster.Node) v1alpha1.IPReservation {
 
 // noReservation waits until there is no reservation of a pod on a node.
 func (t *Test) noReservation(pod string, n *cluster.Node) {
-	t.Eventually("the reservation of "+pod+" on "+n.Name+" ends", func() error {
-		if r, found := t.Reservation(pod, n); found {
-			return fmt.Errorf("it is %s", r.Status.State)
-		}
-		return nil
+	t.Becomes("the reservation of "+pod+" on "+n.Name, v1alpha1.IPReservation{}, func() any {
+		r, _ := t.Reservation(pod, n)
+		return r
 	})
 }
 
@@ -122,7 +120,7 @@ func reservations(t *Test) {
 	}
 	t.LeasesAre(n, "Held", 2*families(t))
 	t.Must(t.release(r, r.Status.ID))
-	t.noLease("echoserver-0", n)
+	t.noLeaseOf("echoserver-0", n)
 	t.InSync(n, "released")
 	t.Kept(Pods{"echoserver-1": before["echoserver-1"]}, scaledTo(set, 2))
 
@@ -145,12 +143,7 @@ func reservations(t *Test) {
 	t.Kubectl("annotate", "--overwrite", "pods", "-l", "app=echoserver", Window+"=3s")
 	t.windowBecomes(n, "3s")
 	set.Scale(0)
-	t.Eventually("the reservations end", func() error {
-		if left := t.Reservations(); len(left) > 0 {
-			return fmt.Errorf("%d are there", len(left))
-		}
-		return nil
-	})
+	t.Becomes("reservations", 0, func() any { return len(t.Reservations()) })
 }
 
 func scaledTo(s *Set, size int) Pods {
@@ -160,13 +153,8 @@ func scaledTo(s *Set, size int) Pods {
 
 // windowBecomes waits until every kept lease of the scenario has a window.
 func (t *Test) windowBecomes(n *cluster.Node, window string) {
-	t.Eventually("the window becomes "+window, func() error {
-		for _, l := range t.Leases(n) {
-			if l.State == "Bound" && l.Window != window {
-				return fmt.Errorf("that of %s is %s", l.Pod, l.Window)
-			}
-		}
-		return nil
+	t.noLease(n, "with another window than "+window, func(l cli.Row) bool {
+		return l.State == "Bound" && l.Window != window
 	})
 }
 
@@ -206,17 +194,10 @@ func apiDownReservations(t *Test) {
 	for _, s := range old {
 		t.endSandbox(n, s)
 	}
-	t.Eventually("new sandboxes", func() error {
-		running := 0
-		for _, s := range t.sandboxes(n) {
-			if s.Ready && !slices.ContainsFunc(old, func(o inspect.Sandbox) bool { return o.ID == s.ID }) {
-				running++
-			}
-		}
-		if running < len(old) {
-			return fmt.Errorf("%d of %d", running, len(old))
-		}
-		return nil
+	t.Becomes("new sandboxes", len(old), func() any {
+		return len(slices.DeleteFunc(t.sandboxes(n), func(s inspect.Sandbox) bool {
+			return !s.Ready || slices.ContainsFunc(old, func(o inspect.Sandbox) bool { return o.ID == s.ID })
+		}))
 	})
 	t.Step("they run in new sandboxes")
 	t.Sleep(away - time.Since(gone))

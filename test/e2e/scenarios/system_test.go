@@ -29,13 +29,7 @@ func (t *Test) system(app string) []corev1.Pod {
 	list, err := t.Client.CoreV1().Pods(cluster.System).List(t.Ctx, metav1.ListOptions{
 		LabelSelector: "app.kubernetes.io/name=" + app})
 	t.Must(err)
-	var pods []corev1.Pod
-	for _, p := range list.Items {
-		if p.DeletionTimestamp == nil {
-			pods = append(pods, p)
-		}
-	}
-	return pods
+	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
 // Agent returns a node's agent once it is Ready.
@@ -79,13 +73,7 @@ func (t *Test) RestartAgent(n *cluster.Node) corev1.Pod {
 
 // Managers returns the manager's pods that are Ready.
 func (t *Test) Managers() []corev1.Pod {
-	var pods []corev1.Pod
-	for _, p := range t.system(cluster.Manager) {
-		if ready(p) {
-			pods = append(pods, p)
-		}
-	}
-	return pods
+	return slices.DeleteFunc(t.system(cluster.Manager), func(p corev1.Pod) bool { return !ready(p) })
 }
 
 // withoutAgent is the label of a node on which the cluster's manifests run no agent.
@@ -223,17 +211,9 @@ func (t *Test) Reservations() []v1alpha1.IPReservation {
 
 // publishedAsHeld waits until as many reservations as that are published as held.
 func (t *Test) publishedAsHeld(want int) {
-	t.Eventually(fmt.Sprintf("%d reservations are published as held", want), func() error {
-		held := 0
-		for _, r := range t.Reservations() {
-			if r.Status.State == "Held" {
-				held++
-			}
-		}
-		if held != want {
-			return fmt.Errorf("%d are", held)
-		}
-		return nil
+	t.Becomes("reservations that are published as held", want, func() any {
+		isNotHeld := func(r v1alpha1.IPReservation) bool { return r.Status.State != v1alpha1.Held }
+		return len(slices.DeleteFunc(t.Reservations(), isNotHeld))
 	})
 }
 

@@ -3,7 +3,6 @@ package scenarios
 import (
 	"context"
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -93,14 +92,11 @@ func (t *Test) Recorded(name string, pods Pods) *unstructured.Unstructured {
 // RecordedAt waits until a PersistentPodState has exactly these pods on these nodes.
 func (t *Test) RecordedAt(name string, want map[string]string) *unstructured.Unstructured {
 	var u *unstructured.Unstructured
-	t.Eventually(fmt.Sprintf("PersistentPodState %s has %v", name, want), func() error {
+	t.Becomes("PersistentPodState "+name, want, func() any {
 		if u = t.State(name); u == nil {
-			return errors.New("there is none")
+			return "none"
 		}
-		if got := recordedOf(u); !maps.Equal(got, want) {
-			return fmt.Errorf("it has %v", got)
-		}
-		return nil
+		return recordedOf(u)
 	})
 	return u
 }
@@ -226,12 +222,10 @@ func ppsZone(t *Test) {
 	set.Ready()
 	t.RecordedAt("echoserver", map[string]string{"echoserver-0": one.Name})
 	t.Kubectl("annotate", "pod", "echoserver-0", role+"=leader")
-	t.Eventually("its annotation is recorded", func() error {
-		if got, _, _ := unstructured.NestedString(t.State("echoserver").Object, "status", "podStates", "echoserver-0",
-			"annotations", role); got != "leader" {
-			return fmt.Errorf("it is %q", got)
-		}
-		return nil
+	t.Becomes("its recorded annotation", "leader", func() any {
+		got, _, _ := unstructured.NestedString(t.State("echoserver").Object, "status", "podStates", "echoserver-0",
+			"annotations", role)
+		return got
 	})
 	openTwo()
 	openThree()
@@ -290,15 +284,10 @@ func ppsRetention(t *Test) {
 		`-p={"spec":{"persistentPodStateRetentionPolicy":"WhenDeleted"}}`)
 	set.Scale(0)
 	u := t.Recorded("echoserver", after)
-	if g, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration"); g != u.GetGeneration() {
-		t.Eventually("the generation is observed", func() error {
-			u := t.State("echoserver")
-			if g, _, _ := unstructured.NestedInt64(u.Object, "status", "observedGeneration"); g != u.GetGeneration() {
-				return fmt.Errorf("it is %d of %d", g, u.GetGeneration())
-			}
-			return nil
-		})
-	}
+	t.Becomes("its observed generation", u.GetGeneration(), func() any {
+		g, _, _ := unstructured.NestedInt64(t.State("echoserver").Object, "status", "observedGeneration")
+		return g
+	})
 	set.Scale(3)
 	again := set.Ready()
 	t.Kept(before, again)
@@ -365,12 +354,9 @@ func ppsEtcd(t *Test) {
 	apply()
 	set := t.set("etcd", 3)
 	var first Pods
-	t.Eventually("the members have addresses", func() error {
+	t.Becomes("members with addresses", 3, func() any {
 		first = set.Pods()
-		if has := strings.Fields(addressSet(first)); len(has) != 3 {
-			return fmt.Errorf("they have %v", has)
-		}
-		return nil
+		return len(strings.Fields(addressSet(first)))
 	})
 	t.published(first)
 	var members []string
