@@ -131,9 +131,7 @@ rules:
 		t.podOf(kind.resource, "echoserver", "echoserver-1")
 		after := set.ReadyBut(before)
 		t.Kept(before, after)
-		for _, p := range after {
-			t.boundTo(p, "echoserver", hostnameLabel, before[p.Name].Spec.NodeName)
-		}
+		t.boundTo(before, after)
 		t.Kubectl("patch", name, "echoserver", "--type=merge", `-p={"spec":{"replicas":1}}`)
 		set.Delete(Pods{"echoserver-1": after["echoserver-1"]})
 		t.RecordedAt("echoserver", map[string]string{"echoserver-0": after["echoserver-0"].Spec.NodeName})
@@ -222,9 +220,7 @@ func ppsKruise(t *Test) {
 	t.RecordedAt("mine", map[string]string{"away-0": "node1"})
 	again := set.Recreate()
 	t.Kept(after, again)
-	for _, p := range again {
-		t.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
-	}
+	t.boundTo(after, again)
 	t.Kubectl("annotate", "statefulset", "echoserver", "kruise.io/auto-generate-persistent-pod-state-")
 	t.gone("pps/echoserver")
 	t.Step("every object is restored, pods are bound again, and the one that Kruise generated ends with its annotation")

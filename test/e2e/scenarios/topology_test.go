@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -101,35 +102,28 @@ func (t *Test) RecordedAt(name string, want map[string]string) *unstructured.Uns
 	return u
 }
 
-// boundTo checks a pod's annotation of a PersistentPodState, and its preferred node affinity.
-func (t *Test) boundTo(pod corev1.Pod, object, key, value string) {
-	if pod.Annotations[injected] != object {
-		t.Fatalf("%s has no annotation of %s: %v", pod.Name, object, pod.Annotations)
-	}
-	if a := pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
-		for _, t := range a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
-			for _, r := range t.Preference.MatchExpressions {
-				if t.Weight == 100 && r.Key == key && r.Operator == corev1.NodeSelectorOpIn &&
-					slices.Equal(r.Values, []string{value}) {
-					return
-				}
-			}
+// boundTo checks that the PersistentPodState echoserver has bound pods to the nodes of their
+// predecessors: their annotation, and their preferred node affinity.
+func (t *Test) boundTo(before, pods Pods) {
+	for name, pod := range pods {
+		want := corev1.PreferredSchedulingTerm{Weight: 100, Preference: corev1.NodeSelectorTerm{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: hostnameLabel, Operator: corev1.NodeSelectorOpIn,
+				Values: []string{before[name].Spec.NodeName}}}}}
+		a := pod.Spec.Affinity
+		if pod.Annotations[injected] != "echoserver" || a == nil || a.NodeAffinity == nil || !slices.ContainsFunc(
+			a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution,
+			func(term corev1.PreferredSchedulingTerm) bool { return reflect.DeepEqual(term, want) }) {
+			t.Fatalf("%s was on %s, and now has the annotations %v and the affinity %+v", name,
+				before[name].Spec.NodeName, pod.Annotations, a)
 		}
 	}
-	t.Fatalf("%s does not prefer %s=%s: %+v", pod.Name, key, value, pod.Spec.Affinity)
 }
 
-// ppsManual tests the documented annotations on a StatefulSet.
-func ppsManual(t *Test) {
-	t.Step("the documented echoserver")
-	t.Apply(t.manifest("echoserver.yaml"))
-	set := t.set("echoserver", 2)
-	before := set.Ready()
-	t.Recorded("echoserver", before)
-	t.Step("its PersistentPodState: %v", recordedOf(t.State("echoserver")))
+// shownInBothVersions checks what kubectl shows of a PersistentPodState with a preferred hostname.
+func (t *Test) shownInBothVersions(pods Pods) {
 	for version, key := range map[string]string{"v1alpha1": "nodeTopologyKeys", "v1beta1": "keys"} {
 		out := t.Kubectl("get", "persistentpodstates."+version+".apps.kruise.io", "echoserver", "-o", "yaml")
-		for _, p := range before {
+		for _, p := range pods {
 			for _, line := range []string{
 				"apiVersion: apps.kruise.io/" + version,
 				"  - preference:", "      " + key + ":\n      - kubernetes.io/hostname", "    weight: 100",
@@ -142,15 +136,6 @@ func ppsManual(t *Test) {
 			}
 		}
 	}
-	t.Step("both pods are deleted")
-	after := set.Recreate()
-	t.Kept(before, after)
-	for _, p := range after {
-		t.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
-	}
-	t.Step("both run again with the injected affinity; the annotation is removed")
-	t.Kubectl("annotate", "statefulset", "echoserver", "kruise.io/auto-generate-persistent-pod-state-")
-	t.gone("pps/echoserver")
 }
 
 // ppsExplicit tests the documented object, in both versions, and that the webhook and the CRD
@@ -183,8 +168,8 @@ func ppsExplicit(t *Test) {
 		t.Recorded("echoserver", before)
 		after := set.Recreate()
 		t.Kept(before, after)
+		t.boundTo(before, after)
 		for _, p := range after {
-			t.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
 			if zone := t.object(p.Spec.NodeName).Labels[oldZoneLabel]; p.Spec.NodeSelector[oldZoneLabel] != zone {
 				t.Fatalf("%s is bound to the zone %q, want %q", p.Name, p.Spec.NodeSelector[oldZoneLabel], zone)
 			}
@@ -219,7 +204,7 @@ func ppsZone(t *Test) {
 			"    kruise.io/persistent-pod-annotations: "+role+"\n"+
 			"    kruise.io/required-persistent-topology: "+zoneLabel+"\n    kruise.io"))
 	set := t.set("echoserver", 1)
-	set.Ready()
+	first := set.Ready()
 	t.RecordedAt("echoserver", map[string]string{"echoserver-0": one.Name})
 	t.Kubectl("annotate", "pod", "echoserver-0", role+"=leader")
 	t.Becomes("its recorded annotation", "leader", func() any {
@@ -235,7 +220,7 @@ func ppsZone(t *Test) {
 		t.Fatalf("%s is cordoned, and the pod went to %s, not to %s", one.Name, at, two.Name)
 	}
 	t.Step("%s was cordoned: it runs on %s with %s", one.Name, two.Name, addresses(second["echoserver-0"]))
-	t.boundTo(second["echoserver-0"], "echoserver", hostnameLabel, one.Name)
+	t.boundTo(first, second)
 	if got := second["echoserver-0"].Annotations[role]; got != "leader" {
 		t.Fatalf("its annotation %s is restored as %q", role, got)
 	}
@@ -271,6 +256,7 @@ func ppsRetention(t *Test) {
 	set := t.set("echoserver", 3)
 	before := set.Ready()
 	t.Recorded("echoserver", before)
+	t.shownInBothVersions(before)
 	t.Step("scaled down to echoserver-5, and up again")
 	set.Scale(1)
 	t.RecordedAt("echoserver", map[string]string{"echoserver-5": before["echoserver-5"].Spec.NodeName})
@@ -291,9 +277,7 @@ func ppsRetention(t *Test) {
 	set.Scale(3)
 	again := set.Ready()
 	t.Kept(before, again)
-	for _, p := range again {
-		t.boundTo(p, "echoserver", hostnameLabel, p.Spec.NodeName)
-	}
+	t.boundTo(after, again)
 
 	t.Step("the StatefulSet is deleted: its PersistentPodState goes with it")
 	t.Kubectl("delete", "statefulset", "echoserver", "--wait=false")
