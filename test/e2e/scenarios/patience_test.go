@@ -34,13 +34,14 @@ func (t *Test) oneEach() Option {
 	}
 }
 
-// away scales a set of one to zero, and returns its former pod, whose reservation is published, and
-// the pod's node.
-func (s *Set) away() (Pods, *cluster.Node) {
-	before := s.Ready()
+// away scales a set of one to zero, when the reservation of its pod is published, and has another
+// pod start on its node. It returns the former pod, and the set of the other one.
+func (s *Set) away(options ...Option) (before Pods, filler *Set) {
+	before = s.Ready()
 	s.t.published(before)
 	s.Scale(0)
-	return before, s.t.NodeOf(before[s.Name+"-0"])
+	p := before[s.Name+"-0"]
+	return before, s.t.Echoserver(fmt.Sprintf("filler-%.8s", p.UID), s.t.NodeOf(p), 1, append(options, KeptFor(""))...)
 }
 
 // replaced checks how many pods were replaced so far because their nodes did not accept them.
@@ -66,12 +67,11 @@ func pinFull(t *Test) {
 	need := t.oneEach()
 	for count, mode := range []string{"prefer", "require"} {
 		set := t.Echoserver(mode, nil, 1, Pin(mode), need)
-		before, node := set.away()
+		before, filler := set.away(need)
 		t.Step("%s: a pod of the same priority has taken its node, so it runs elsewhere", mode)
-		filler := t.Echoserver("filler-"+mode, node, 1, KeptFor(""), need)
 		set.Scale(1)
 		p := t.moved(before, set.Ready(), mode+"-0")
-		t.EventOf(p, "AddressChanged", node.Name)
+		t.EventOf(p, "AddressChanged", filler.Node.Name)
 		t.replaced(count)
 		filler.Scale(0)
 		set.Scale(0)
@@ -79,8 +79,7 @@ func pinFull(t *Test) {
 
 	t.Step("a pod with a patience waits until its node has room")
 	set := t.Echoserver("patient", nil, 1, Patience("10m"), need)
-	before, node := set.away()
-	filler := t.Echoserver("filler", node, 1, KeptFor(""), need)
+	before, filler := set.away(need)
 	set.Scale(1)
 	waiting := set.waits("patient-0", before)
 	filler.Scale(0)
@@ -93,13 +92,12 @@ func pinFull(t *Test) {
 
 	t.Step("its patience is over: it runs elsewhere, and returns there")
 	set = t.Echoserver("impatient", nil, 1, Patience("20s"), need)
-	before, node = set.away()
-	filler = t.Echoserver("filler-2", node, 1, KeptFor(""), need)
+	before, filler = set.away(need)
 	set.Scale(1)
 	waiting = set.waits("impatient-0", before)
 	p := t.moved(before, set.ReadyBut(Pods{"impatient-0": waiting}), "impatient-0")
-	t.EventOf(waiting, "PodReplaced", "waited 20s for "+node.Name)
-	t.EventOf(p, "AddressChanged", node.Name)
+	t.EventOf(waiting, "PodReplaced", "waited 20s for "+filler.Node.Name)
+	t.EventOf(p, "AddressChanged", filler.Node.Name)
 	second := set.Ready()
 	t.published(second)
 	t.onSameNodes(second, set.Recreate())
@@ -127,8 +125,7 @@ func pinFull(t *Test) {
 
 	t.Step("a pod preempts one of lower priority on its node, which takes 20 s to end: longer than the patience")
 	set = t.Echoserver("urgent", nil, 1, need, t.priority(1000))
-	before, node = set.away()
-	filler = t.Echoserver("victim", node, 1, KeptFor(""), need, Stubborn(20*time.Second), t.priority(1))
+	before, filler = set.away(need, Stubborn(20*time.Second), t.priority(1))
 	set.Scale(1)
 	t.onSameNodes(before, set.Ready())
 	t.replaced(2)
@@ -154,8 +151,7 @@ func pinFrozen(t *Test) {
 	set := t.Echoserver("echoserver", nil, 6)
 	for i, name := range []string{"one", "the other"} {
 		t.Step("%s manager is frozen: a pod whose node is full is replaced", name)
-		before, node := full.away()
-		filler := t.Echoserver(fmt.Sprint("filler-", i), node, 1, KeptFor(""), need)
+		before, filler := full.away(need)
 		resume := t.Freeze(managers[i])
 		full.Scale(1)
 		t.moved(before, full.Ready(), "full-0")
