@@ -26,6 +26,7 @@ type Options struct {
 // OptionsFromEnv reads the options from the environment, and rejects invalid ones.
 func OptionsFromEnv() (Options, error) {
 	o := Options{Nodes: 3, CNI: "flannel"}
+	dualStack, runtime := "", ""
 	if s := os.Getenv("NODES"); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < 1 || n > 50 {
@@ -41,6 +42,8 @@ func OptionsFromEnv() (Options, error) {
 		{"KUBERNETES", &o.Kubernetes, []string{"1.30", "1.36", "1.37"}},
 		{"CONTAINERD", &o.Containerd, []string{"1.6", "2.4"}},
 		{"CNI", &o.CNI, []string{"flannel", "bridge", "ptp", "kube-router", "kind"}},
+		{"DUALSTACK", &dualStack, []string{"0", "1"}},
+		{"RUNTIME", &runtime, []string{"containerd", "crio"}},
 	} {
 		s := os.Getenv(v.name)
 		if s == "" {
@@ -51,23 +54,13 @@ func OptionsFromEnv() (Options, error) {
 		}
 		*v.value = s
 	}
-	switch s := os.Getenv("DUALSTACK"); s {
-	case "", "0":
-	case "1":
-		o.DualStack = true
-	default:
-		return o, fmt.Errorf("DUALSTACK=%s: want 0 or 1", s)
-	}
-	switch s := os.Getenv("RUNTIME"); s {
-	case "", "containerd":
-	case "crio":
+	o.DualStack = dualStack == "1"
+	if runtime == "crio" {
 		path, err := findCRIO(os.Getenv("CRIO"))
 		if err != nil {
 			return o, err
 		}
 		o.CRIO = path
-	default:
-		return o, fmt.Errorf("RUNTIME=%s: want containerd or crio", s)
 	}
 	if o.CRIO != "" && o.Containerd != "" {
 		return o, fmt.Errorf("CONTAINERD=%s: RUNTIME is crio", o.Containerd)

@@ -5,9 +5,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -51,13 +49,7 @@ func command(ctx context.Context, repo, verb string) error {
 		printUsage(b)
 		return nil
 	case "down":
-		b, err := cluster.Load(repo, dir)
-		if errors.Is(err, fs.ErrNotExist) {
-			b = cluster.New(repo, dir, o)
-		} else if err != nil {
-			return err
-		}
-		return b.Down(ctx)
+		return cluster.New(repo, dir, o).Down(ctx)
 	case "control":
 		b, err := cluster.NewBare(repo, dir)
 		if err != nil {
