@@ -3,7 +3,9 @@
 package inspect
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -60,6 +62,17 @@ func Addresses(path string) (map[string][]netip.Addr, error) {
 		}
 	}
 	return found, nil
+}
+
+// DialIn returns a function that connects from a network namespace.
+func DialIn(path string) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+		err = InNetNS(path, func() error {
+			conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
+			return err
+		})
+		return conn, err
+	}
 }
 
 // InNetNS calls f on a thread in another network namespace. f must not start goroutines, which

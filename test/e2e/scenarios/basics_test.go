@@ -2,8 +2,8 @@ package scenarios
 
 import (
 	"errors"
-	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"strings"
 	"time"
@@ -25,7 +25,7 @@ func recreate(t *Test) {
 	ns := t.Sandbox(n, after["echoserver-1"]).NetNS
 	for _, ip := range after["echoserver-0"].Status.PodIPs {
 		t.Eventually("echoserver-0 answers", func() error {
-			return inspect.InNetNS(ns, func() error { return get(net.JoinHostPort(ip.IP, "8080"), 2*time.Second) })
+			return get(ns, net.JoinHostPort(ip.IP, "8080"), 2*time.Second)
 		})
 	}
 	t.Step("scaled to 0, four other pods start, scaled back to 3")
@@ -102,20 +102,13 @@ func families(t *Test) int {
 	return 1
 }
 
-// get sends one request over a connection that the calling thread opens.
-func get(addr string, limit time.Duration) error {
-	conn, err := net.DialTimeout("tcp", addr, limit)
+// get sends one request from a network namespace.
+func get(ns, addr string, limit time.Duration) error {
+	client := &http.Client{Timeout: limit,
+		Transport: &http.Transport{DialContext: inspect.DialIn(ns), DisableKeepAlives: true}}
+	response, err := client.Get("http://" + addr)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(limit))
-	if _, err := io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n"); err != nil {
-		return err
-	}
-	answer, err := io.ReadAll(conn)
-	if err == nil && len(answer) == 0 {
-		err = io.ErrUnexpectedEOF
-	}
-	return err
+	return response.Body.Close()
 }

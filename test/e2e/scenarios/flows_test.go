@@ -65,13 +65,10 @@ type flow struct {
 
 // flow opens a flow from a network namespace, and closes it when the scenario ends.
 func (t *Test) flow(ns, ip string, port int) flow {
-	f := flow{about: fmt.Sprintf("from %s to %s port %d", ns, ip, port)}
-	t.Must(inspect.InNetNS(ns, func() (err error) {
-		f.Conn, err = net.Dial("udp", net.JoinHostPort(ip, fmt.Sprint(port)))
-		return err
-	}))
-	t.Cleanup(func() { f.Close() })
-	return f
+	conn, err := inspect.DialIn(ns)(t.Ctx, "udp", net.JoinHostPort(ip, fmt.Sprint(port)))
+	t.Must(err)
+	t.Cleanup(func() { conn.Close() })
+	return flow{conn, fmt.Sprintf("from %s to %s port %d", ns, ip, port)}
 }
 
 // exchange sends a datagram, and returns the reply. While the server is away it may return what an

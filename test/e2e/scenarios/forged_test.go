@@ -27,15 +27,8 @@ const maxForged = 256
 func (t *Test) forgedReviews(pods Pods) (stop func() (answered int)) {
 	ctx, cancel := context.WithCancel(t.Ctx)
 	fromControl := fmt.Sprintf("/proc/%d/ns/net", t.Cluster.PID(cluster.Control))
-	dial := func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-		err = inspect.InNetNS(fromControl, func() error {
-			conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
-			return err
-		})
-		return conn, err
-	}
-	client := &http.Client{Transport: &http.Transport{DialContext: dial, MaxIdleConnsPerHost: maxForged,
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	client := &http.Client{Transport: &http.Transport{DialContext: inspect.DialIn(fromControl),
+		MaxIdleConnsPerHost: maxForged, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	var urls []string
 	for _, m := range t.Managers() {
 		urls = append(urls, fmt.Sprintf("https://%s/pin", net.JoinHostPort(m.Status.PodIP, "9443")))

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
-	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
 const (
@@ -383,13 +383,9 @@ func (s *stockCluster) applyNetwork() {
 		for _, n := range s.ownNodes() {
 			s.Must(n.Stop(s.Ctx, cluster.KubeRouter))
 			s.Must(n.StartKubeRouter(s.Ctx))
-			s.Eventually("kube-router has added the subnet", func() error {
+			s.Until("kube-router has added the subnet", func() bool {
 				list, err := os.ReadFile(n.Root() + s.conf())
-				subnet := n.DefaultNetwork().Subnets[0].String()
-				if err == nil && !bytes.Contains(list, []byte(subnet)) {
-					err = fmt.Errorf("%s has %s", s.conf(), list)
-				}
-				return err
+				return err == nil && bytes.Contains(list, []byte(n.DefaultNetwork().Subnets[0].String()))
 			})
 		}
 	case "kind": // kindnetd writes its list when it starts
@@ -601,17 +597,12 @@ func (s *stockCluster) assertHostLocalWorks() {
 
 // logged returns the lines of a node's runtime and kubelet that contain a word.
 func (t *Test) logged(node, word string) string {
-	var out []string
-	for _, service := range []string{cluster.ContainerRuntime, cluster.Kubelet} {
-		log, err := os.ReadFile(t.Cluster.Log(node, service))
-		t.Must(err)
-		for line := range strings.Lines(string(log)) {
-			if strings.Contains(line, word) {
-				out = append(out, line)
-			}
-		}
+	out, err := exec.CommandContext(t.Ctx, "grep", "-hF", "--", word, t.Cluster.Log(node, cluster.ContainerRuntime),
+		t.Cluster.Log(node, cluster.Kubelet)).Output()
+	if err != nil {
+		return err.Error() // no line has it
 	}
-	return strings.Join(out, "")
+	return string(out)
 }
 
 // probe has one of two pods connect to the other on each node, several times a second, until the
@@ -628,7 +619,7 @@ func (t *Test) probe(sets []*Set, pods []Pods) (failures func() []string) {
 		wg.Go(func() {
 			for {
 				began := time.Now()
-				if err := inspect.InNetNS(ns, func() error { return get(addr, 30*time.Second) }); err != nil {
+				if err := get(ns, addr, time.Minute); err != nil {
 					mu.Lock()
 					failed = append(failed, fmt.Sprintf("%s %s: %v after %.2f s", began.Format("15:04:05"), addr, err,
 						time.Since(began).Seconds()))
