@@ -10,10 +10,12 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
+	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
@@ -81,29 +83,28 @@ func (t *Test) agentSince(n *cluster.Node, since time.Time) {
 // orphaned waits until a node has noticed that pods have ended without a DEL: none of their
 // addresses is bound, and the journal has the reason.
 func (t *Test) orphaned(n *cluster.Node, pods Pods, since time.Time) {
-	reason := ""
-	t.Eventually("the leaked addresses are released", func() error {
-		leases := t.Leases(n)
+	for _, p := range pods {
+		t.noLease(n, "bound to "+p.Name, func(l cli.Row) bool { return l.UID == string(p.UID) && l.State == "Bound" })
+		t.Step("the address of %s is released; the journal: %s", p.Name, t.journaled(n, p, "Orphaned", since))
+	}
+}
+
+// journaled waits until the journal of a node has an event of a pod, since a moment, with a reason,
+// and returns the reason.
+func (t *Test) journaled(n *cluster.Node, pod corev1.Pod, event store.Event, since time.Time) (reason string) {
+	t.Eventually("the journal has the event "+string(event)+" of "+pod.Name, func() error {
 		history := t.History(n)
-		for name, p := range pods {
-			for _, l := range leases {
-				if l.UID == string(p.UID) && l.State == "Bound" {
-					return fmt.Errorf("%s is bound to %s", l.Address, name)
-				}
+		for _, e := range history {
+			if e.UID == string(pod.UID) && e.Event == event && !e.Time.Before(since.Truncate(time.Second)) {
+				reason = e.Reason
 			}
-			reason = ""
-			for _, e := range history {
-				if e.UID == string(p.UID) && e.Event == "Orphaned" && !e.Time.Before(since.Truncate(time.Second)) {
-					reason = e.Reason
-				}
-			}
-			if reason == "" {
-				return fmt.Errorf("the journal has no reason for the release of the address of %s: %+v", name, history)
-			}
+		}
+		if reason == "" {
+			return fmt.Errorf("it has %+v", history)
 		}
 		return nil
 	})
-	t.Step("their addresses are released; the journal: %s", reason)
+	return reason
 }
 
 func (t *Test) removeSystemPod(name string) {

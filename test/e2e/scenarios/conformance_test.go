@@ -7,8 +7,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
 )
@@ -61,14 +63,9 @@ func conformance(t *Test) {
 	for _, node := range t.nodes {
 		leases, err := inspect.Leases(t.Ctx, t.Cluster.Machine(node), leasectl, true)
 		t.Must(err)
-		held := 0
-		for _, l := range leases {
-			if l.State == "Held" {
-				held++
-			}
-		}
-		t.Step("%s holds %d addresses of pods that have ended", node, held)
-		if held == 0 {
+		held := slices.DeleteFunc(leases, func(l cli.Row) bool { return l.State != "Held" })
+		t.Step("%s holds %d addresses of pods that have ended", node, len(held))
+		if len(held) == 0 {
 			t.Errorf("%s holds no address: no pod was retained", node)
 		}
 	}

@@ -2,28 +2,20 @@ package scenarios
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
 
-// released waits until the journal of a node says that an address was released with a reason.
-func (t *Test) released(n *cluster.Node, pod corev1.Pod, reason string) {
-	t.Eventually("the address of "+pod.Name+" is released", func() error {
-		history := t.History(n)
-		if !slices.ContainsFunc(history, func(e store.Entry) bool {
-			return e.UID == string(pod.UID) && e.Event == "Released" && e.Reason == reason
-		}) {
-			return fmt.Errorf("the journal has %+v", history)
-		}
-		return nil
-	})
+// released waits until the journal of a node says that the address of a pod was released by a DEL.
+func (t *Test) released(n *cluster.Node, pod corev1.Pod) {
+	if reason := t.journaled(n, pod, "Released", time.Time{}); reason != "DEL" {
+		t.Fatalf("the address of %s was released: %s", pod.Name, reason)
+	}
 }
 
 func crioGC(t *Test) {
@@ -42,7 +34,7 @@ func crioGC(t *Test) {
 	plain.Resize(0)
 	t.forceDelete(gone)
 	t.resume(n)
-	t.released(n, gone["plain-0"], "DEL")
+	t.released(n, gone["plain-0"])
 	t.Step("its address is released by a DEL of CRI-O's GC; the others run on")
 	for i, name := range []string{"echoserver-0", "echoserver-1"} {
 		t.leasedTo(n, addresses(before[name]), sandboxes[i])
@@ -80,7 +72,7 @@ func crioReplay(t *Test) {
 		if addresses(p) == addresses(before[name]) {
 			t.Fatalf("%s is still in the former network", name)
 		}
-		t.released(n, before[name], "DEL")
+		t.released(n, before[name])
 	}
 	t.Step("the former network is the default again")
 	t.Must(n.SetNetworks(t.Ctx, n.DefaultNetwork()))

@@ -65,15 +65,8 @@ func (t *Test) objectsDoctor(d doctorOf) {
 		{"the webhook has no endpoints", "service/leasehold-manager", "WebhookWithoutEndpoints"},
 	} {
 		t.Step("%s", c.what)
-		get := []string{"get", "-n", cluster.System, c.object, "-o", "json"}
-		var object map[string]any
-		t.Must(json.Unmarshal([]byte(t.Kubectl(get...)), &object))
-		meta := object["metadata"].(map[string]any)
-		delete(meta, "resourceVersion")
-		delete(meta, "uid")
-		before, err := json.Marshal(object)
-		t.Must(err)
-		t.Cleanup(func() { t.apply(string(before)) })
+		before := t.Kubectl("apply", "view-last-applied", "-n", cluster.System, c.object, "-o", "json")
+		t.Cleanup(func() { t.apply(before) })
 		if c.reason == "ObjectMissing" {
 			t.Kubectl("delete", c.object)
 		} else {
@@ -81,7 +74,7 @@ func (t *Test) objectsDoctor(d doctorOf) {
 		}
 		d.decide(c.reason)
 		t.Kubectl("delete", "--ignore-not-found", "-n", cluster.System, c.object)
-		t.apply(string(before))
+		t.apply(before)
 		d.healthy()
 	}
 }

@@ -199,12 +199,7 @@ func (t *Test) otherNamespace(name string) (in func(func())) {
 
 // Clear removes the scenario's workloads and waits until their sandboxes are stopped.
 func (t *Test) Clear() {
-	background := metav1.DeletePropagationBackground
-	all := metav1.DeleteOptions{PropagationPolicy: &background}
-	t.Must(t.Client.AppsV1().StatefulSets(t.NS).DeleteCollection(t.Ctx, all, metav1.ListOptions{}))
-	t.Must(t.Client.AppsV1().Deployments(t.NS).DeleteCollection(t.Ctx, all, metav1.ListOptions{}))
-	t.Must(t.Client.AppsV1().ReplicaSets(t.NS).DeleteCollection(t.Ctx, all, metav1.ListOptions{}))
-	t.Must(t.Client.BatchV1().Jobs(t.NS).DeleteCollection(t.Ctx, all, metav1.ListOptions{}))
+	t.Kubectl("delete", "statefulset,deployment,replicaset,job", "--all", "--wait=false")
 	second := int64(1)
 	t.Eventually("the pods go", func() error {
 		err := t.Client.CoreV1().Pods(t.NS).DeleteCollection(t.Ctx,
@@ -232,16 +227,9 @@ func (t *Test) Clear() {
 		}
 		return nil
 	})
-	t.Eventually("no address is leaked", func() error {
-		for _, n := range t.ownNodes() {
-			for _, l := range t.Leases(n) {
-				if l.State == "Bound" {
-					return fmt.Errorf("%s is bound to %s, which is gone", l.Address, l.Pod)
-				}
-			}
-		}
-		return nil
-	})
+	for _, n := range t.ownNodes() {
+		t.noLease(n, "bound to a pod that is gone", func(l cli.Row) bool { return l.State == "Bound" })
+	}
 }
 
 // CheckStores checks the store of every node.

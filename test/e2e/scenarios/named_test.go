@@ -40,9 +40,8 @@ func (t *Test) Named(name string, n *cluster.Node, replicas int, strategy appsv1
 func preferring(n *cluster.Node) Option {
 	return func(template *corev1.PodTemplateSpec) {
 		template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 100,
-				Preference: corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{
-					{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{n.Name}}}}}}}}
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{
+				{Weight: 100, Preference: named(n)}}}}
 	}
 }
 

@@ -48,9 +48,14 @@ func on(n *cluster.Node) Option {
 	return func(template *corev1.PodTemplateSpec) {
 		template.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{
-					{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{n.Name}}}}}}}}
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{named(n)}}}}
 	}
+}
+
+// named selects a node.
+func named(n *cluster.Node) corev1.NodeSelectorTerm {
+	return corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{
+		{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{n.Name}}}}
 }
 
 // Set is a running StatefulSet or Deployment.
