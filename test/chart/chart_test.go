@@ -9,11 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"helm.sh/helm/v4/pkg/action"
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
@@ -84,6 +84,37 @@ const (
 	oldest    = "v1.30.0"
 )
 
+// rendered is render in the namespace of leasehold, for the oldest version. It returns the objects by
+// kind and name.
+func rendered(t *testing.T, values map[string]any) (all map[string]any, hooks []*release.Hook) {
+	t.Helper()
+	r, err := render(namespace, oldest, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects(t, []byte(r.Manifest)), r.Hooks
+}
+
+// read returns the objects of a file with manifests.
+func read(t *testing.T, path string) map[string]any {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects(t, text)
+}
+
+// has checks that a text has all words.
+func has(t *testing.T, what, text string, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			t.Errorf("%s has no %s:\n%s", what, w, text)
+		}
+	}
+}
+
 // objects returns the objects of a manifest by kind and name.
 func objects(t *testing.T, manifest []byte) map[string]any {
 	t.Helper()
@@ -108,30 +139,16 @@ func objects(t *testing.T, manifest []byte) map[string]any {
 func TestChartIsKustomize(t *testing.T) {
 	for _, platform := range platforms(t) {
 		t.Run(platform, func(t *testing.T) {
-			rendered, err := render(namespace, oldest, map[string]any{"platform": platform})
-			if err != nil {
-				t.Fatal(err)
-			}
-			text, err := os.ReadFile(filepath.Join(built, "leasehold-v0.0.0-"+platform+".yaml"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, want := objects(t, []byte(rendered.Manifest)), objects(t, text)
+			got, _ := rendered(t, map[string]any{"platform": platform})
+			want := read(t, filepath.Join(built, "leasehold-v0.0.0-"+platform+".yaml"))
 			delete(want, "Namespace "+namespace)
 			for name, o := range got {
-				if strings.HasPrefix(name, "CustomResourceDefinition ") &&
-					!strings.Contains(fmt.Sprint(o), "helm.sh/resource-policy:keep") {
-					t.Errorf("%s would be removed by helm uninstall", name)
+				if strings.HasPrefix(name, "CustomResourceDefinition ") {
+					has(t, name, fmt.Sprint(o), "helm.sh/resource-policy:keep")
 				}
 			}
-			names := slices.Sorted(maps.Keys(want))
-			if have := slices.Sorted(maps.Keys(got)); !slices.Equal(have, names) {
-				t.Fatalf("the chart has %q\nand kustomize %q", have, names)
-			}
-			for _, name := range names {
-				if !reflect.DeepEqual(got[name], want[name]) {
-					t.Errorf("%s is in the chart\n%v\nand of kustomize\n%v", name, got[name], want[name])
-				}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("kustomize and the chart (-kustomize +chart):\n%s", diff)
 			}
 		})
 	}
@@ -140,41 +157,21 @@ func TestChartIsKustomize(t *testing.T) {
 // TestComponents compares what the values networkPolicy.enabled and podMonitors.enabled add with
 // what the components of kustomize add.
 func TestComponents(t *testing.T) {
-	before, err := render(namespace, oldest, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before, _ := rendered(t, nil)
 	for value, component := range map[string]string{
 		"networkPolicy": "network-policy/networkpolicy.yaml", "podMonitors": "pod-monitors/podmonitors.yaml",
 	} {
-		after, err := render(namespace, oldest, map[string]any{value: map[string]any{"enabled": true}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := os.ReadFile("../../daemonset/components/" + component)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, want := objects(t, []byte(after.Manifest)), objects(t, text)
-		for name := range objects(t, []byte(before.Manifest)) {
-			delete(got, name)
-		}
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("%s.enabled adds\n%v\nand the component has\n%v", value, got, want)
+		got, _ := rendered(t, map[string]any{value: map[string]any{"enabled": true}})
+		maps.DeleteFunc(got, func(name string, _ any) bool { return before[name] != nil })
+		if diff := cmp.Diff(read(t, "../../daemonset/components/"+component), got); diff != "" {
+			t.Errorf("%s.enabled and the component (-component +chart):\n%s", value, diff)
 		}
 	}
-	rendered, err := render(namespace, oldest, map[string]any{
+	all, _ := rendered(t, map[string]any{
 		"networkPolicy": map[string]any{"enabled": true, "apiServers": []any{"192.0.2.1/32"},
 			"apiServerPorts": []any{8443}, "metricsNamespace": "prometheus"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	policy := fmt.Sprint(objects(t, []byte(rendered.Manifest))["NetworkPolicy leasehold-manager"])
-	for _, w := range []string{"cidr:192.0.2.1/32", "port:8443", "metadata.name:prometheus"} {
-		if !strings.Contains(policy, w) {
-			t.Errorf("the policy has no %s:\n%s", w, policy)
-		}
-	}
+	has(t, "the policy", fmt.Sprint(all["NetworkPolicy leasehold-manager"]),
+		"cidr:192.0.2.1/32", "port:8443", "metadata.name:prometheus")
 }
 
 func TestLint(t *testing.T) {
@@ -201,17 +198,13 @@ func TestValues(t *testing.T) {
 		maps.Copy(m, more)
 		return m
 	}
-	rendered, err := render(namespace, oldest, map[string]any{
+	all, hooks := rendered(t, map[string]any{
 		"platform": "crio",
 		"image": map[string]any{"registry": "r.example.org/x", "pullPolicy": "Always",
 			"pullSecrets": []any{map[string]any{"name": "s"}}, "digests": map[string]any{"agent": digest}},
 		"agent":   workload(map[string]any{"maxUnavailable": "7%"}),
 		"manager": workload(map[string]any{"replicas": 3}), "uninstall": map[string]any{"timeout": "9m"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := objects(t, []byte(rendered.Manifest))
 	for name, want := range map[string][]string{
 		"DaemonSet leasehold-agent": {"r.example.org/x/agent@" + digest,
 			"maxUnavailable:7%", "--cni-bin-dir=/usr/libexec/cni --log-level=debug]", "kubernetes.io/os:linux pool:a",
@@ -219,31 +212,19 @@ func TestValues(t *testing.T) {
 		"Deployment leasehold-manager": {"r.example.org/x/manager@", "args:[--log-level=debug]", "replicas:3",
 			"kubernetes.io/os:linux pool:a", "memory:1Gi", "key:b", "imagePullSecrets:[map[name:s]]"},
 	} {
-		text := fmt.Sprint(all[name])
-		for _, w := range want {
-			if !strings.Contains(text, w) {
-				t.Errorf("%s has no %s:\n%s", name, w, text)
-			}
-		}
+		has(t, name, fmt.Sprint(all[name]), want...)
 	}
-	job := rendered.Hooks[slices.IndexFunc(rendered.Hooks, func(h *release.Hook) bool { return h.Kind == "Job" })]
-	for _, w := range []string{"r.example.org/x/leasectl@", "--timeout=9m", "imagePullPolicy: Always", "name: s"} {
-		if !strings.Contains(job.Manifest, w) {
-			t.Errorf("the hook has no %s:\n%s", w, job.Manifest)
-		}
-	}
+	job := hooks[slices.IndexFunc(hooks, func(h *release.Hook) bool { return h.Kind == "Job" })]
+	has(t, "the hook", job.Manifest, "r.example.org/x/leasectl@", "--timeout=9m", "imagePullPolicy: Always", "name: s")
 }
 
 // TestHooks checks that the nodes are done before Helm removes the objects, with an account that
 // exists by then.
 func TestHooks(t *testing.T) {
-	rendered, err := render(namespace, oldest, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	slices.SortStableFunc(rendered.Hooks, func(a, b *release.Hook) int { return a.Weight - b.Weight })
+	_, hooks := rendered(t, nil)
+	slices.SortStableFunc(hooks, func(a, b *release.Hook) int { return a.Weight - b.Weight })
 	var kinds []string
-	for _, h := range rendered.Hooks {
+	for _, h := range hooks {
 		kinds = append(kinds, h.Kind)
 		if !slices.Equal(h.Events, []release.HookEvent{release.HookPreDelete}) {
 			t.Errorf("%s %s is called at %v", h.Kind, h.Name, h.Events)
