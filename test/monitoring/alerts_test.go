@@ -5,9 +5,9 @@ package monitoring
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,68 +19,68 @@ import (
 	"github.com/prometheus/prometheus/util/teststorage"
 )
 
-// healthy is a node and a manager of which nothing is to be said. Each sample is a minute.
-const healthy = `
-load 1m
-	leasehold_retention_active{node="node1",network="cbr0",instance="node1"} 1x120
-	leasehold_pool_addresses{network="cbr0",instance="node1"} 250x120
-	leasehold_pool_free_addresses{network="cbr0",instance="node1"} 25x120
-	leasehold_addresses{network="cbr0",state="Bound",instance="node1"} 100x120
-	leasehold_addresses{network="cbr0",state="Held",instance="node1"} 125x120
-	up{job="leasehold-system/leasehold-agent",instance="node1"} 1x120
-	up{job="another",instance="node1"} 0x120
-	leasehold_node_without_agent{node="node9",reason="AgentMissing",instance="node1"} _x120
-	leasehold_shared_ranges{node="node9",instance="manager1"} _x120
-	leasehold_survey_complete{instance="node1"} 1x120
-	leasehold_store_readable{instance="node1"} 1x120
-	leasehold_unknown_leases{instance="node1"} 0x120
-	leasehold_queued_deletes{instance="node1"} 0 3 0 5 0x116
-	leasehold_calls_total{verb="ADD",result="ok",instance="node1"} 0+100x120
-	leasehold_calls_total{verb="ADD",result="11",instance="node1"} 0 9 9x118
-	leasehold_task_failing{task="publish",instance="node1"} 0 1x10 0x109
-	leasehold_undecodable_objects{objects="nodes",instance="manager1"} 0x120
-	leasehold_pin_replacements_total{instance="manager1"} 0 4 4x118
-	leasehold_webhook_certificate_expiration_timestamp_seconds{instance="manager1"} 1300000x120
-`
+// healthy are the series of a node and a manager of which nothing is to be said. Each sample is a
+// minute.
+var healthy = map[string]string{
+	`leasehold_retention_active{node="node1",network="cbr0",instance="node1"}`:          "1x120",
+	`leasehold_pool_addresses{network="cbr0",instance="node1"}`:                         "250x120",
+	`leasehold_pool_free_addresses{network="cbr0",instance="node1"}`:                    "25x120",
+	`leasehold_addresses{network="cbr0",state="Bound",instance="node1"}`:                "100x120",
+	`leasehold_addresses{network="cbr0",state="Held",instance="node1"}`:                 "125x120",
+	`up{job="leasehold-system/leasehold-agent",instance="node1"}`:                       "1x120",
+	`up{job="another",instance="node1"}`:                                                "0x120",
+	`leasehold_node_without_agent{node="node9",reason="AgentMissing",instance="node1"}`: "_x120",
+	`leasehold_shared_ranges{node="node9",instance="manager1"}`:                         "_x120",
+	`leasehold_survey_complete{instance="node1"}`:                                       "1x120",
+	`leasehold_store_readable{instance="node1"}`:                                        "1x120",
+	`leasehold_unknown_leases{instance="node1"}`:                                        "0x120",
+	`leasehold_queued_deletes{instance="node1"}`:                                        "0 3 0 5 0x116",
+	`leasehold_calls_total{verb="ADD",result="ok",instance="node1"}`:                    "0+100x120",
+	`leasehold_calls_total{verb="ADD",result="11",instance="node1"}`:                    "0 9 9x118",
+	`leasehold_task_failing{task="publish",instance="node1"}`:                           "0 1x10 0x109",
+	`leasehold_undecodable_objects{objects="nodes",instance="manager1"}`:                "0x120",
+	`leasehold_pin_replacements_total{instance="manager1"}`:                             "0 4 4x118",
+	`leasehold_webhook_certificate_expiration_timestamp_seconds{instance="manager1"}`:   "1300000x120",
+}
 
 // alerts are the samples that replace those of the healthy state, and the minute of the first
 // firing.
 var alerts = []struct {
-	alert   string
-	samples string // series and values, without their instance
-	fires   int    // the minute
-	summary string
+	alert          string
+	series, values string
+	fires          int // the minute
+	summary        string
 }{
-	{"LeaseholdRetentionOff", `leasehold_retention_active{node="node1",network="cbr0"} 1x10 0x100`, 13,
-		"Network cbr0 of node node1 is not served by leasehold."},
-	{"LeaseholdPoolLow", `leasehold_pool_free_addresses{network="cbr0"} 25x10 24x100`, 21,
+	{"LeaseholdRetentionOff", `leasehold_retention_active{node="node1",network="cbr0",instance="node1"}`, "1x10 0x100",
+		13, "Network cbr0 of node node1 is not served by leasehold."},
+	{"LeaseholdPoolLow", `leasehold_pool_free_addresses{network="cbr0",instance="node1"}`, "25x10 24x100", 21,
 		"Network cbr0 at node1 has 24 free addresses left."},
-	{"LeaseholdHeldShareHigh", `leasehold_addresses{network="cbr0",state="Held"} 125x10 126x100`, 41,
+	{"LeaseholdHeldShareHigh", `leasehold_addresses{network="cbr0",state="Held",instance="node1"}`, "125x10 126x100", 41,
 		"More than half of network cbr0 at node1 is held for pods that are away."},
-	{"LeaseholdAgentDown", `up{job="leasehold-system/leasehold-agent"} 1x10 0x100`, 21,
+	{"LeaseholdAgentDown", `up{job="leasehold-system/leasehold-agent",instance="node1"}`, "1x10 0x100", 21,
 		"The agent at node1 cannot be scraped."},
-	{"LeaseholdNodeWithoutAgent", `leasehold_node_without_agent{node="node9",reason="AgentMissing"} _x11 1x100`, 21,
-		"No agent works on node node9: AgentMissing."},
-	{"LeaseholdAddressesShared", `leasehold_shared_ranges{node="node9"} _x11 1x100`, 21,
+	{"LeaseholdNodeWithoutAgent", `leasehold_node_without_agent{node="node9",reason="AgentMissing",instance="node1"}`, "_x11 1x100",
+		21, "No agent works on node node9: AgentMissing."},
+	{"LeaseholdAddressesShared", `leasehold_shared_ranges{node="node9",instance="manager1"}`, "_x11 1x100", 21,
 		"Node node9 has addresses that another node has as well."},
-	{"LeaseholdIncompleteSurvey", `leasehold_survey_complete 1x10 0x100`, 21,
+	{"LeaseholdIncompleteSurvey", `leasehold_survey_complete{instance="node1"}`, "1x10 0x100", 21,
 		"The agent at node1 does not see the whole host, and releases nothing."},
-	{"LeaseholdStoreUnreadable", `leasehold_store_readable 1x10 0x100`, 16,
+	{"LeaseholdStoreUnreadable", `leasehold_store_readable{instance="node1"}`, "1x10 0x100", 16,
 		"The lease store at node1 cannot be read."},
-	{"LeaseholdUnknownLeases", `leasehold_unknown_leases 0x10 2x100`, 71,
+	{"LeaseholdUnknownLeases", `leasehold_unknown_leases{instance="node1"}`, "0x10 2x100", 71,
 		"2 leases at node1 stay bound because nothing proves that their pods are gone."},
-	{"LeaseholdQueueGrowing", `leasehold_queued_deletes 0x10 1+1x100`, 26,
+	{"LeaseholdQueueGrowing", `leasehold_queued_deletes{instance="node1"}`, "0x10 1+1x100", 26,
 		"16 DELs at node1 wait for the store."},
-	{"LeaseholdPluginErrors", `leasehold_calls_total{verb="ADD",result="11"} 0x10 4+4x100`, 18,
+	{"LeaseholdPluginErrors", `leasehold_calls_total{verb="ADD",result="11",instance="node1"}`, "0x10 4+4x100", 18,
 		"ADD at node1 fails with code 11."},
-	{"LeaseholdTaskFailing", `leasehold_task_failing{task="publish"} 0x10 1x100`, 26,
+	{"LeaseholdTaskFailing", `leasehold_task_failing{task="publish",instance="node1"}`, "0x10 1x100", 26,
 		"Something of the task publish at node1 has failed for 15 minutes."},
-	{"LeaseholdObjectsIgnored", `leasehold_undecodable_objects{objects="nodes"} 0x10 2x100`, 16,
+	{"LeaseholdObjectsIgnored", `leasehold_undecodable_objects{objects="nodes",instance="manager1"}`, "0x10 2x100", 16,
 		"2 of the nodes cannot be decoded, and are ignored."},
-	{"LeaseholdPodsReplaced", `leasehold_pin_replacements_total 0x10 3+3x100`, 12,
+	{"LeaseholdPodsReplaced", `leasehold_pin_replacements_total{instance="manager1"}`, "0x10 3+3x100", 12,
 		"Recreated pods do not fit on the nodes that have their addresses."},
-	{"LeaseholdCertificateExpires", `leasehold_webhook_certificate_expiration_timestamp_seconds 1210200x120`, 71,
-		"The certificate of the webhooks at node1 expires within 14 days."},
+	{"LeaseholdCertificateExpires", `leasehold_webhook_certificate_expiration_timestamp_seconds{instance="manager1"}`, "1210200x120",
+		71, "The certificate of the webhooks at manager1 expires within 14 days."},
 }
 
 // TestAlerts lets Prometheus evaluate the rules each minute: in the healthy state none fires, and
@@ -90,7 +90,12 @@ func TestAlerts(t *testing.T) {
 	for _, a := range alerts {
 		tested[a.alert] = true
 		t.Run(a.alert, func(t *testing.T) {
-			got := evaluate(t, with(t, healthy, a.samples))
+			state := maps.Clone(healthy)
+			if state[a.series] == "" {
+				t.Fatalf("the healthy state has no series %s", a.series)
+			}
+			state[a.series] = a.values
+			got := evaluate(t, state)
 			want := []firing{{minute: a.fires, alert: a.alert, summary: a.summary}}
 			if !slices.Equal(got, want) {
 				t.Errorf("first firing: %+v\nwant %+v", got, want)
@@ -115,39 +120,18 @@ func TestHealthyClusterHasNoAlert(t *testing.T) {
 	}
 }
 
-// with replaces the samples of a series, for which it gives it the instance node1.
-func with(t *testing.T, script, samples string) string {
-	t.Helper()
-	series, values, _ := strings.Cut(samples, " ")
-	series = strings.TrimSuffix(series, "}")
-	if !strings.Contains(series, "{") {
-		series += "{"
-	} else {
-		series += ","
-	}
-	var out []string
-	replaced := 0
-	for line := range strings.Lines(script) {
-		if name := strings.TrimSpace(line); strings.HasPrefix(name, series+"instance=") {
-			line = "\t" + series + `instance="node1"} ` + values + "\n"
-			replaced++
-		}
-		out = append(out, line)
-	}
-	if replaced != 1 {
-		t.Fatalf("%d series begin with %s, want 1", replaced, series)
-	}
-	return strings.Join(out, "")
-}
-
 type firing struct {
 	minute         int
 	alert, summary string
 }
 
 // evaluate returns the first firing of each alert within two hours.
-func evaluate(t *testing.T, script string) (all []firing) {
+func evaluate(t *testing.T, state map[string]string) (all []firing) {
 	t.Helper()
+	script := "load 1m\n"
+	for series, values := range state {
+		script += "\t" + series + " " + values + "\n"
+	}
 	group := load(t, promqltest.LoadedStorage(t, script))
 	seen := map[string]bool{}
 	for minute := range 120 {

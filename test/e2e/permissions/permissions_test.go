@@ -186,17 +186,17 @@ func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
 	if err != nil {
 		return err
 	}
-	words := strings.Fields(string(line))
+	body, err := c.fill(ctx, a.Body)
+	if err != nil {
+		return err
+	}
+	words := strings.Fields(line)
 	as, verb, kind := words[0], words[1], words[2]
 	namespace, name, found := strings.Cut(words[3], "/")
 	if !found {
 		namespace, name = "", namespace
 	}
-	resource, sub, _ := strings.Cut(kind, "/")
-	var more []string
-	if sub != "" {
-		more = []string{sub}
-	}
+	resource, more := strings.Split(kind, "/")[0], strings.Split(kind, "/")[1:] // the subresource
 	gvr, err := c.mapper.ResourceFor(schema.ParseGroupResource(resource).WithVersion(""))
 	if err != nil {
 		return err
@@ -205,11 +205,7 @@ func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
 	switch verb {
 	case "create":
 		o := &unstructured.Unstructured{}
-		body, err := c.fill(ctx, a.Body)
-		if err != nil {
-			return err
-		}
-		if err := yaml.Unmarshal(body, &o.Object); err != nil {
+		if err := yaml.Unmarshal([]byte(body), &o.Object); err != nil {
 			return err
 		}
 		kind, err := c.mapper.KindFor(gvr)
@@ -221,22 +217,18 @@ func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
 		_, err = client.Create(ctx, o, metav1.CreateOptions{DryRun: dryRun}, more...)
 		return err
 	case "patch":
-		body, err := c.fill(ctx, a.Body)
-		if err != nil {
-			return err
-		}
 		kind := types.JSONPatchType
-		if strings.HasPrefix(a.Body, "{") {
+		if strings.HasPrefix(body, "{") {
 			kind = types.MergePatchType
 		}
-		_, err = client.Patch(ctx, name, kind, body, metav1.PatchOptions{DryRun: dryRun}, more...)
+		_, err = client.Patch(ctx, name, kind, []byte(body), metav1.PatchOptions{DryRun: dryRun}, more...)
 		return err
 	case "update":
 		o, err := admin.Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		if err := apply(o, a.Body); err != nil {
+		if err := apply(o, body); err != nil {
 			return err
 		}
 		_, err = client.Update(ctx, o, metav1.UpdateOptions{DryRun: dryRun}, more...)
@@ -259,19 +251,19 @@ func (c *checker) try(ctx context.Context, a attempt, dryRun []string) error {
 var eventOf = regexp.MustCompile(`EVENT\((\S+) (\S+) (\S+) (\S+)\)`)
 
 // fill replaces UID(node), HASH(node) and EVENT(controller instance kind name) in a line or a body.
-func (c *checker) fill(ctx context.Context, body string) ([]byte, error) {
+func (c *checker) fill(ctx context.Context, body string) (string, error) {
 	if m := eventOf.FindStringSubmatch(body); m != nil {
 		body = event(m[1], m[2], m[3], m[4])
 	}
 	for _, name := range []string{"node-1", "node-2"} {
 		n, err := c.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			return nil, err
+			return "", err
 		}
 		body = strings.ReplaceAll(body, "UID("+name+")", string(n.UID))
 		body = strings.ReplaceAll(body, "HASH("+name+")", string(n.UID[:8]))
 	}
-	return []byte(body), nil
+	return body, nil
 }
 
 // apply applies a JSON patch to an object.
