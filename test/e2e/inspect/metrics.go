@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"io"
+	"slices"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -23,23 +24,14 @@ func ReadMetrics(r io.Reader) (Metrics, error) {
 func (m Metrics) Sum(name string, labels ...string) float64 {
 	sum := 0.0
 	for _, metric := range m[name].GetMetric() {
-		if hasLabels(metric, labels) {
+		has := map[string]bool{}
+		for _, l := range metric.GetLabel() {
+			has[l.GetName()+"="+l.GetValue()] = true
+		}
+		if !slices.ContainsFunc(labels, func(l string) bool { return !has[l] }) {
 			sum += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + metric.GetUntyped().GetValue() +
 				float64(metric.GetHistogram().GetSampleCount()) + float64(metric.GetSummary().GetSampleCount())
 		}
 	}
 	return sum
-}
-
-func hasLabels(metric *dto.Metric, labels []string) bool {
-	has := map[string]bool{}
-	for _, l := range metric.GetLabel() {
-		has[l.GetName()+"="+l.GetValue()] = true
-	}
-	for _, l := range labels {
-		if !has[l] {
-			return false
-		}
-	}
-	return true
 }

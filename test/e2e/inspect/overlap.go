@@ -43,7 +43,7 @@ func (w *OverlapWatch) pass(roots []string) {
 	if w.History != nil {
 		w.History.observe(roots, NetNSes, addressesIn)
 	}
-	holder := map[netip.Addr]string{}
+	holder, found := map[netip.Addr]string{}, []string(nil)
 	for _, root := range roots {
 		for _, path := range NetNSes(root) {
 			for _, ip := range allAddresses(path) {
@@ -51,7 +51,7 @@ func (w *OverlapWatch) pass(roots []string) {
 				holder[ip] = path
 				// The address may have moved in between, so read both again.
 				if taken && slices.Contains(allAddresses(other), ip) && slices.Contains(allAddresses(path), ip) {
-					w.report(fmt.Sprintf("%v is in %s and in %s", ip, other, path))
+					found = append(found, fmt.Sprintf("%v is in %s and in %s", ip, other, path))
 				}
 			}
 		}
@@ -59,13 +59,10 @@ func (w *OverlapWatch) pass(roots []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.passes++
-}
-
-func (w *OverlapWatch) report(s string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !slices.Contains(w.found, s) {
-		w.found = append(w.found, s)
+	for _, s := range found {
+		if !slices.Contains(w.found, s) {
+			w.found = append(w.found, s)
+		}
 	}
 }
 

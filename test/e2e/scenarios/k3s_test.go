@@ -1,7 +1,6 @@
 package scenarios
 
 import (
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -42,9 +41,11 @@ for plugin in bridge flannel host-local loopback portmap; do
 	ln -s $1/$2/bin/$plugin $1/cni/$plugin
 done`, k3sData, name)
 	}
+	// As k3s writes it, or with a part for its option --flannel-cni-conf. The version is that of the test
+	// cluster's flannel plugin, which has no bandwidth plugin beside it.
 	configure := func(ipam string) {
 		t.Must(os.MkdirAll(n.Root()+k3sConf, 0o755))
-		t.Must(os.WriteFile(n.Root()+conf, k3sConflist(t, ipam), 0o600))
+		t.Must(os.WriteFile(n.Root()+conf, []byte(t.manifest("k3s.conflist", "IPAM", ipam)), 0o600))
 	}
 	t.Cleanup(func() {
 		t.Clear()
@@ -55,7 +56,7 @@ done`, k3sData, name)
 	})
 
 	release("first")
-	configure("leasehold")
+	configure(`"ipam": {"type": "leasehold"},`)
 	agent := t.agentOf(n, "k3s", func(s *corev1.PodSpec) {
 		s.InitContainers[0].Args = []string{"install", "--host-root=/proc/1/root", "--cni-bin-dir=" + k3sBin}
 		s.InitContainers[0].RestartPolicy = nil
@@ -105,21 +106,6 @@ done`, k3sData, name)
 	t.Kept(pods, set.Recreate())
 	t.Clear()
 	t.removeSystemPod(agent.Name)
-}
-
-// k3sConflist returns the configuration that k3s writes, or one for its option --flannel-cni-conf
-// with an IPAM plugin. The version is that of the test cluster's flannel plugin, which has no
-// bandwidth plugin beside it.
-func k3sConflist(t *Test, ipam string) []byte {
-	flannel := object{"type": "flannel",
-		"delegate": object{"hairpinMode": true, "forceAddress": true, "isDefaultGateway": true}}
-	if ipam != "" {
-		flannel["ipam"] = object{"type": ipam}
-	}
-	list, err := json.MarshalIndent(object{"name": "cbr0", "cniVersion": "0.3.1", "plugins": []any{flannel,
-		object{"type": "portmap", "capabilities": object{"portMappings": true}}}}, "", "  ")
-	t.Must(err)
-	return list
 }
 
 // agentOf starts the pod of an overlay's DaemonSet on a node, with the images of the test cluster

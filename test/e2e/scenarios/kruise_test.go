@@ -18,32 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// likeStatefulSet is a CRD that accepts objects of any form.
-const likeStatefulSet = `
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata:
-  name: PLURAL.GROUP
-spec:
-  group: GROUP
-  scope: Namespaced
-  names: {plural: PLURAL, kind: KIND}
-  versions: [VERSIONS]
-`
-
-const anySchema = `{name: VERSION, served: true, storage: STORED, schema: {openAPIV3Schema: {type: object, ` +
-	`x-kubernetes-preserve-unknown-fields: true}}}`
-
-// createCRD creates a CRD and deletes it with the scenario. The last version is stored.
-func (t *Test) createCRD(group, plural, kind string, versions ...string) {
-	var all []string
-	for i, v := range versions {
-		all = append(all, strings.NewReplacer("VERSION", v, "STORED",
-			fmt.Sprint(i == len(versions)-1)).Replace(anySchema))
-	}
-	t.ApplyFor(strings.NewReplacer("GROUP", group, "PLURAL", plural, "KIND", kind, "VERSIONS",
-		strings.Join(all, ", ")).Replace(likeStatefulSet))
-	t.Kubectl("wait", "--for=condition=Established", "crd/"+plural+"."+group, "--timeout=30s")
+// applyCRDs applies the CRDs of a manifest, deletes them with the scenario, and waits until they are
+// established.
+func (t *Test) applyCRDs(name string) {
+	t.ApplyFor(t.manifest(name))
+	t.KubectlWith(t.manifest(name), "wait", "--for=condition=Established", "-f", "-", "--timeout=30s")
 }
 
 // ApplyFor applies a manifest of objects outside of the scenario's namespace, and deletes them with
@@ -85,21 +64,12 @@ func (t *Test) podOf(resource schema.GroupVersionResource, workload, name string
 // ppsKinds tests workloads of kinds that are added while the manager runs. They have no controller:
 // the scenario creates their pods.
 func ppsKinds(t *Test) {
-	t.ApplyFor(`
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata:
-  name: e2e-databases
-  labels: {leasehold.dev/pps-kinds: "true"}
-rules:
-- {apiGroups: ["e2e.leasehold.dev"], resources: ["databases"], verbs: ["get", "list", "watch"]}
-`)
+	t.ApplyFor(t.manifest("databases-role.yaml"))
 	t.Until("the manager may list databases", func() bool {
 		rules := t.Kubectl("get", "clusterrole", "leasehold-manager-kinds", "-o", "jsonpath={.rules}")
 		return strings.Contains(rules, "databases")
 	})
-	t.createCRD("e2e.leasehold.dev", "databases", "Database", "v1")
-	t.createCRD("apps.kruise.io", "statefulsets", "StatefulSet", "v1alpha1", "v1beta1")
+	t.applyCRDs("databases.yaml")
 	manual := t.manifest("echoserver-kruise.yaml")
 	for _, kind := range []struct {
 		resource schema.GroupVersionResource

@@ -22,7 +22,7 @@ func onMultus(t *Test) {
 	dir, err := t.Cluster.BuildMultus(t.Ctx)
 	t.Must(err)
 	t.Must(n.InstallPlugin(filepath.Join(dir, "multus")))
-	t.createCRD("k8s.cni.cncf.io", "network-attachment-definitions", "NetworkAttachmentDefinition", "v1")
+	t.applyCRDs("network-attachment-definitions.yaml")
 	t.Networks(n, n.DefaultNetwork())
 	text, err := json.Marshal(map[string]any{"cniVersion": "0.3.1", "name": "multus", "type": "multus",
 		"kubeconfig":     t.Cluster.Kubeconfig(),
