@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
@@ -37,13 +39,9 @@ func TestDemo(t *testing.T) {
 	fmt.Printf("Done, in %.0f s. Everything that was created is removed.\n", time.Since(began).Seconds())
 	recorded, err := os.ReadFile(file)
 	s.check(err)
-	want := strings.Split(varying.ReplaceAllString(string(recorded), "..."), "\n")
-	got := strings.Split(varying.ReplaceAllString(now, "..."), "\n")
-	for i := range max(len(want), len(got)) {
-		if i >= len(want) || i >= len(got) || want[i] != got[i] {
-			t.Fatalf("%s is not what the demo prints; run make demo FLAGS=-update\nfrom line %d\nfile: %q\ndemo: %q",
-				file, i+1, want[min(i, len(want)):], got[min(i, len(got)):])
-		}
+	want, got := varying.ReplaceAllString(string(recorded), "..."), varying.ReplaceAllString(now, "...")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("%s is not what the demo prints; run make demo FLAGS=-update (-file +demo)\n%s", file, diff)
 	}
 }
 
