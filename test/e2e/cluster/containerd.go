@@ -2,8 +2,6 @@ package cluster
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
@@ -37,12 +35,5 @@ const registriesDir = "/etc/containerd/certs.d"
 
 // useRegistryContainerd writes what containerd reads at each pull.
 func (n *Node) useRegistryContainerd(addr string) error {
-	dir := n.Root() + filepath.Join(registriesDir, addr)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	return writeFile(filepath.Join(dir, "hosts.toml"), fmt.Appendf(nil, `server = "http://%s"
-[host."http://%[1]s"]
-  capabilities = ["pull", "resolve"]
-`, addr))
+	return n.configure(filepath.Join(registriesDir, addr, "hosts.toml"), "hosts.toml", addr)
 }

@@ -91,7 +91,7 @@ func (c *Cluster) RunControl(ctx context.Context) error {
 }
 
 func (c *Cluster) waitAPI(ctx context.Context) error {
-	client, err := c.Client()
+	client, _, err := c.Clients()
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -74,31 +75,12 @@ func (n *Node) crio(r Runtime) (machine.Service, error) {
 	if err != nil {
 		return machine.Service{}, err
 	}
-	var mirrors strings.Builder
-	mirrors.WriteString("unqualified-search-registries = [\"docker.io\"]\nshort-name-mode = \"disabled\"\n")
-	for _, registry := range []string{"docker.io", "ghcr.io", "registry.k8s.io"} {
-		fmt.Fprintf(&mirrors, "[[registry]]\nlocation = %q\n[[registry.mirror]]\nlocation = %q\ninsecure = true\n",
-			registry, n.mirror())
-	}
-	for path, text := range map[string]string{
-		"/etc/containers/registries.conf": mirrors.String(),
-		"/etc/containers/policy.json":     `{"default": [{"type": "insecureAcceptAnything"}]}`,
-	} {
-		if err := n.write(path, text); err != nil {
-			return machine.Service{}, err
-		}
-	}
-	// CRI-O has no options for hosts that do not allow to lower the score, or have no cgroups of a
-	// controller that the kernel has.
-	err = writeFileMode(n.Root()+crioRunc, fmt.Appendf(nil, `#!/bin/sh
-for word; do
-	[ "$former" != --bundle ] || sed -i -z -e 's/"oomScoreAdj": *-[0-9]*/"oomScoreAdj": 0/' \
-		-e 's/"hugepageLimits": *\[[^]]*\]/"hugepageLimits": []/' "$word/config.json"
-	former=$word
-done
-exec %s "$@"
-`, n.runc()), 0o755)
-	return machine.Service{Argv: n.CRIO()}, err
+	script, err := fill("runc.sh", n.runc())
+	return machine.Service{Argv: n.CRIO()}, cmp.Or(err,
+		n.configure("/etc/containers/registries.conf", "registries.conf", map[string]any{"Mirror": n.mirror(),
+			"Registries": []string{"docker.io", "ghcr.io", "registry.k8s.io"}}),
+		n.write("/etc/containers/policy.json", `{"default": [{"type": "insecureAcceptAnything"}]}`),
+		writeFileMode(n.Root()+crioRunc, []byte(script), 0o755))
 }
 
 // CRIO returns a command of crio with the node's configuration.

@@ -121,7 +121,7 @@ func fill(name string, values any) (string, error) {
 }
 
 // configure writes a configuration to a path on the node.
-func (n *Node) configure(path, name string, values map[string]any) error {
+func (n *Node) configure(path, name string, values any) error {
 	text, err := fill(name, values)
 	if err != nil {
 		return err

@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/machine"
@@ -132,31 +131,14 @@ func (c *Cluster) startNodes(ctx context.Context) error {
 	return c.setPodSubnets(ctx)
 }
 
-// Client returns a client with administrator's permissions.
-func (c *Cluster) Client() (*kubernetes.Clientset, error) {
-	config, err := c.clientConfig()
-	if err != nil {
-		return nil, err
-	}
-	return kubernetes.NewForConfig(config)
-}
-
-// Dynamic returns a dynamic client with administrator's permissions.
-func (c *Cluster) Dynamic() (*dynamic.DynamicClient, error) {
-	config, err := c.clientConfig()
-	if err != nil {
-		return nil, err
-	}
-	return dynamic.NewForConfig(config)
-}
-
-func (c *Cluster) clientConfig() (*rest.Config, error) {
+// Clients returns clients with administrator's permissions.
+func (c *Cluster) Clients() (*kubernetes.Clientset, *dynamic.DynamicClient, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	config.QPS, config.Burst = 200, 400
-	return config, nil
+	return kubernetes.NewForConfigOrDie(config), dynamic.NewForConfigOrDie(config), nil
 }
 
 // waitReady waits until all nodes are Ready and have the IPAM plugin.

@@ -45,23 +45,10 @@ type Service struct {
 	Restart bool
 }
 
-// serviceScript runs a service. Its first file has the pid while the program runs, the second one
-// is there until the script ends.
-const serviceScript = `exec >>%[1]q 2>&1
-cd /run/services
-trap 'rm -f %[2]s %[2]s.sh' EXIT
-export %[3]s
-while :; do
-	echo "--- %[2]s starts: $(date --utc +%%FT%%T.%%NZ)"
-	%[4]s &
-	echo $! >.%[2]s && mv .%[2]s %[2]s
-	wait $! || true
-	rm -f %[2]s
-	[[ ! -e %[2]s.stop ]] && %[5]t || exit
-	sleep 1
-	[[ ! -e %[2]s.stop ]] || exit
-done
-`
+// serviceScript is the script of a service.
+//
+//go:embed service.sh
+var serviceScript string
 
 func (m Machine) file(path string) string { return fmt.Sprintf("/proc/%d/root/run/%s", m.PID, path) }
 
@@ -72,8 +59,9 @@ func (m Machine) Start(ctx context.Context, s Service) error {
 		return errors.New(s.Name + " is already running")
 	}
 	os.Remove(path + ".stop")
-	script := fmt.Sprintf(serviceScript, s.Log, s.Name, quote(append(s.Env, "SERVICE="+s.Name)), quote(s.Argv),
-		s.Restart)
+	script := strings.NewReplacer("LOG", quote([]string{s.Log}), "NAME", s.Name, "ENVIRONMENT",
+		quote(append(s.Env, "SERVICE="+s.Name)), "COMMAND", quote(s.Argv), "RESTART", strconv.FormatBool(s.Restart)).
+		Replace(serviceScript)
 	if err := os.WriteFile(path+".sh", []byte(script), 0o600); err != nil {
 		return err
 	}

@@ -43,10 +43,7 @@ func (r *rig) start(ctx context.Context, repo, dir string, o cluster.Options) (e
 		r.release = nil // a cluster that did not start is down
 		return err
 	}
-	if r.Client, err = r.Cluster.Client(); err != nil {
-		return err
-	}
-	if r.Dynamic, err = r.Cluster.Dynamic(); err != nil {
+	if r.Client, r.Dynamic, err = r.Cluster.Clients(); err != nil {
 		return err
 	}
 	if r.publisher, err = newPublisher(r.Cluster); err != nil {
