@@ -281,7 +281,11 @@ func (f *canonicalForm) lease(l lease.Lease) string {
 		fmt.Fprintf(&out, " refused %s in boot %s since %d%s", l.RefusedFor, f.bootName(l.RefusedAt.BootID),
 			min(int(now.Since(l.RefusedAt)/busy), 1), f.wallAge(l.RefusedAt.Wall))
 	}
-	fmt.Fprintf(&out, " hold %d deferred %v", f.rest(time.Duration(l.Hold)), l.Deferred())
+	fmt.Fprintf(&out, " deferred %v", l.Deferred())
+	if f.stepsClock() && l.State == lease.Held { // what is left may be up to the whole length again
+		fmt.Fprintf(&out, " hold %d, %d of it over", f.rest(time.Duration(l.Hold)),
+			floor(now.Since(l.ReleasedAt), f.unit()))
+	}
 	l.Hold = 0
 	l.ID, l.Pool.DataDir, l.Name, l.UID, l.Holder = "", "", "", "", lease.Holder{}
 	l.BoundAt, l.ReleasedAt, l.RefusedAt, l.RefusedFor = lease.Instant{}, lease.Instant{}, lease.Instant{}, ""
