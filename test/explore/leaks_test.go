@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
@@ -28,14 +30,31 @@ func (w *simulation) leaks(c contents, seen func(key) bool) string {
 	if seen(w.keyOf(c)) {
 		return ""
 	}
+	boots := 0
 	if w.with[hostAdd]+w.with[lose]+w.with[wipe]+w.with[powerCut] > 0 {
-		// Until the node boots an address of an unknown owner is in use.
+		boots++ // until which an address of an unknown owner is in use
+	}
+	if w.isFileHidden(c) {
+		boots++ // only the first one ends that lease
+	}
+	for range boots {
 		w.assignAll()
 		w.clearRun()
 		w.reboot()
 		w.kernel.pass(10 * window)
 	}
 	return w.fill()
+}
+
+// isFileHidden reports whether host-local has given another container the address of a bound lease,
+// whose container has lost its file. No ADD compares such a lease with its file, so that the other
+// container counts as an unknown owner only after the boot that ends the lease.
+func (w *simulation) isFileHidden(c contents) bool {
+	return slices.ContainsFunc(c.leases, func(l lease.Lease) bool {
+		text := w.current.Files[mirrorDir+"/"+l.Address.String()].Content
+		_, _, isNamed := hostlocal.ParseOwner(text)
+		return l.State == lease.Bound && isNamed && !hostlocal.Names(text, l.Holder.ContainerID, ifName)
+	})
 }
 
 // isUnplugged reports whether a sandbox is alive without an interface. One whose namespace has the
