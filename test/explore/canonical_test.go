@@ -59,12 +59,8 @@ func (w *simulation) read() contents {
 		for record := range tx.NamedPods() {
 			c.nameRecords = append(c.nameRecords, record)
 		}
-		for _, e := range tx.Entries(0) {
-			c.journal[e.Container] = false
-			c.last[e.Address] = e.Time
-		}
-		tx.EachBoot((kernelHost{&w.kernel, w.config}).bootID(), func(e store.Entry, isEarlier bool) {
-			c.journal[e.Container] = c.journal[e.Container] || isEarlier
+		tx.EachBoot(w.bootID(), func(e store.Entry, isEarlier bool) {
+			c.journal[e.Container], c.last[e.Address] = c.journal[e.Container] || isEarlier, e.Time
 		})
 		c.broken = tx.Check()
 		return nil
@@ -229,7 +225,7 @@ func (f *canonicalForm) bootName(id string) string {
 	switch {
 	case id == "":
 		return "none"
-	case id == (kernelHost{&f.kernel, f.config}).bootID():
+	case id == f.bootID():
 		return "this"
 	}
 	if _, met := f.boots[id]; !met {

@@ -1,8 +1,10 @@
 package explore
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -12,8 +14,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 )
 
-// examine returns which invariant a state breaks, "" if none.
-func (w *simulation) examine(c contents) string {
+// examine returns which invariant an event or the state after it breaks, "" if none.
+func (w *simulation) examine(e event, c contents) string {
 	if len(c.broken) > 0 {
 		return "store.Check: " + strings.Join(c.broken, "; ")
 	}
@@ -28,10 +30,10 @@ func (w *simulation) examine(c contents) string {
 			return why
 		}
 	}
-	if !w.damage.files {
-		return w.examineFiles(c)
+	if w.damage.files {
+		return ""
 	}
-	return ""
+	return cmp.Or(w.examineFiles(c), w.examineFence(e, c))
 }
 
 // examineSandbox checks that a living sandbox has the addresses that it was given.
@@ -75,15 +77,11 @@ func (w *simulation) examineSets(c contents, b int) string {
 
 // examineFiles checks that each file that leasehold has written has a lease.
 func (w *simulation) examineFiles(c contents) string {
-	for _, name := range sortedKeys(w.current.Files) {
-		parts := strings.Split(name, "/")
-		if len(parts) != 3 || parts[0] != netsDir {
-			continue
-		}
-		addr, err := netip.ParseAddr(parts[2])
-		if !has(w.current.Files, netsDir+"/"+parts[1]+"/"+completeMark) {
-			continue // the next ADD reads all of them
-		}
+	if !has(w.current.Files, mirrorDir+"/"+completeMark) {
+		return "" // the next ADD reads all of them
+	}
+	for _, name := range w.mirrorFiles() {
+		addr, err := netip.ParseAddr(filepath.Base(name))
 		if err != nil || c.leaseOf(addr).State != lease.None {
 			continue
 		}
@@ -103,12 +101,11 @@ func (w *simulation) examineFiles(c contents) string {
 func (w *simulation) served(b int) bool { return w.with[hostAdd] > 0 && !w.sandboxes[b].assigned() }
 
 // examineFence checks that a DEL of a sandbox whose DEL was answered before changes nothing.
-func (w *simulation) examineFence(e event, before, after contents) string {
-	undamaged := w.known && !w.damage.lost && !w.damage.files
-	if e.kind != del || e.killed > 0 || !w.delWasServed || !undamaged || w.lostDel(before, e.sandbox) {
+func (w *simulation) examineFence(e event, c contents) string {
+	if e.kind != del || e.killed > 0 || !w.delWasServed || !w.known || w.lostDel(w.before, e.sandbox) {
 		return ""
 	}
-	if !reflect.DeepEqual(before.leases, after.leases) {
+	if !reflect.DeepEqual(w.before.leases, c.leases) {
 		return fmt.Sprintf("I6: a DEL of sandbox %s, whose DEL was answered before, has changed a lease",
 			w.sandboxName(e.sandbox))
 	}
@@ -119,7 +116,6 @@ func (w *simulation) examineFence(e event, before, after contents) string {
 // still has a lease of that boot.
 func (w *simulation) lostDel(c contents, b int) bool {
 	return slices.ContainsFunc(c.leases, func(l lease.Lease) bool {
-		boot := (kernelHost{&w.kernel, w.config}).bootID()
-		return l.State == lease.Bound && l.Holder.ContainerID == w.sandboxName(b) && l.Holder.BootID != boot
+		return l.State == lease.Bound && l.Holder.ContainerID == w.sandboxName(b) && l.Holder.BootID != w.bootID()
 	})
 }

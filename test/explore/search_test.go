@@ -166,10 +166,7 @@ func (w *simulation) eachNext(f *found, fn func(e event, why string)) {
 func (s *search) visit(from int32, e event, why string) {
 	c := s.read()
 	if why == "" {
-		why = s.examine(c)
-	}
-	if why == "" {
-		why = s.examineFence(e, s.before, c)
+		why = s.examine(e, c)
 	}
 	k := s.keyOf(c)
 	s.transitions++

@@ -93,12 +93,8 @@ func (s *search) leaksNow() string {
 func (w *simulation) take(e event) (taken event, why string) {
 	w.before, w.delWasServed = w.read(), w.sandboxes[e.sandbox].delServed
 	e, out, _ := w.attempt(e)
-	if why = w.account(e, out); why != "" {
-		return e, why
-	}
-	c := w.read()
-	if why = w.examine(c); why == "" {
-		why = w.examineFence(e, w.before, c)
+	if why = w.account(e, out); why == "" {
+		why = w.examine(e, w.read())
 	}
 	return e, why
 }
