@@ -115,7 +115,7 @@ func (w *simulation) account(e event, out outcome) string {
 			return w.accountAdd(e.sandbox, out)
 		}
 		w.sandboxes[e.sandbox].addKilled = true
-		if w.siblingLives(e.sandbox) {
+		if w.hasSibling(e.sandbox, w.lives) {
 			w.holds[w.podOf(e.sandbox)] = hold{} // it may have other addresses, and the key
 		}
 	case lateAdd:
@@ -258,8 +258,8 @@ func (w *simulation) accountAdd(b int, out outcome) string {
 			return fmt.Sprintf("I5: sandbox %s got addresses of some range sets only", w.sandboxName(b))
 		case me.assigned() && me.addrs[i] != a && !(w.damage.files && me.unretained): // host-local has given it away
 			return fmt.Sprintf("I4: sandbox %s was given %s before, and now %s", w.sandboxName(b), me.addrs[i], a)
-		case !me.assigned() && !overtaken && held.IsValid() && w.holds[pod].addrs[i] != a && !w.siblingLives(b) &&
-			!w.mayReturnTo(pod, i, a):
+		case !me.assigned() && !overtaken && held.IsValid() && w.holds[pod].addrs[i] != a &&
+			!w.hasSibling(b, w.lives) && !w.mayReturnTo(pod, i, a):
 			return fmt.Sprintf("I2: pod %s did not get %s, which is held for it", podName(pod), w.holds[pod].addrs[i])
 		}
 		if why := w.inUse(b, a); why != "" {
@@ -311,27 +311,23 @@ func (w *simulation) heldFor(pod int) netip.Addr {
 	return netip.Addr{}
 }
 
-func (w *simulation) siblingLives(b int) bool {
+// hasSibling reports whether match reports true for another sandbox of the same pod.
+func (w *simulation) hasSibling(b int, match func(o int) bool) bool {
 	for o := range w.sandboxCount() {
-		if o != b && w.podOf(o) == w.podOf(b) && w.spaces[o].alive() {
+		if o != b && w.podOf(o) == w.podOf(b) && match(o) {
 			return true
 		}
 	}
 	return false
 }
 
-// siblingSeemsAlive reports whether a namespace is alive that has the inode number of another
-// sandbox of the pod.
-func (w *simulation) siblingSeemsAlive(b int) bool {
-	for o := range w.sandboxCount() {
-		for _, n := range w.spaces {
-			same := n.inode == w.spaces[o].inode && n.boot == w.spaces[o].boot
-			if o != b && w.podOf(o) == w.podOf(b) && n.alive() && same {
-				return true
-			}
-		}
-	}
-	return false
+func (w *simulation) lives(b int) bool { return w.spaces[b].alive() }
+
+// seemsAlive reports whether a living namespace has the inode number of a sandbox.
+func (w *simulation) seemsAlive(b int) bool {
+	return slices.ContainsFunc(w.spaces[:], func(n namespace) bool {
+		return n.alive() && n.inode == w.spaces[b].inode && n.boot == w.spaces[b].boot
+	})
 }
 
 // inUse returns which other sandbox or pod an address belongs to, "" if to none.
@@ -348,11 +344,9 @@ func (w *simulation) inUse(b int, a netip.Addr) string {
 		if w.sandboxes[o].pending {
 			addrs = w.sandboxes[o].addrs
 		}
-		for _, has := range addrs {
-			if has == a {
-				return fmt.Sprintf("I1: sandbox %s was given %s, which sandbox %s has, which is alive",
-					w.sandboxName(b), a, w.sandboxName(o))
-			}
+		if slices.Contains(addrs[:], a) {
+			return fmt.Sprintf("I1: sandbox %s was given %s, which sandbox %s has, which is alive",
+				w.sandboxName(b), a, w.sandboxName(o))
 		}
 	}
 	if name := w.keptForAnother(b, a); name != "" {
@@ -360,14 +354,8 @@ func (w *simulation) inUse(b int, a netip.Addr) string {
 			w.sandboxName(b), a, name)
 	}
 	for q := range w.pods {
-		if q == w.podOf(b) || !w.heldFor(q).IsValid() {
-			continue
-		}
-		for _, has := range w.holds[q].addrs {
-			if has == a {
-				return fmt.Sprintf("I2: sandbox %s was given %s, which is held for pod %s",
-					w.sandboxName(b), a, podName(q))
-			}
+		if q != w.podOf(b) && w.heldFor(q).IsValid() && slices.Contains(w.holds[q].addrs[:], a) {
+			return fmt.Sprintf("I2: sandbox %s was given %s, which is held for pod %s", w.sandboxName(b), a, podName(q))
 		}
 	}
 	return ""
@@ -381,7 +369,7 @@ func (w *simulation) accountRefusal(b int, err error) string {
 	switch {
 	case errors.Is(err, operation.ErrNoEvidence) && w.mayRefuse():
 	case errors.Is(err, ipam.ErrAddressInUse), errors.Is(err, ipam.ErrExhausted):
-		if w.heldFor(w.podOf(b)).IsValid() && !w.siblingSeemsAlive(b) {
+		if w.heldFor(w.podOf(b)).IsValid() && !w.hasSibling(b, w.seemsAlive) {
 			return fmt.Sprintf("I2: pod %s was refused the address that is held for it: %v", podName(w.podOf(b)), err)
 		}
 	default:
@@ -404,7 +392,7 @@ func (w *simulation) accountHostAdd(b int, out outcome) string {
 		}
 	}
 	w.sandboxes[b] = sandboxState{addrs: out.addrs, byHost: true, pending: true}
-	for _, a := range out.addrs {
+	for _, a := range out.addrs[:len(w.sets)] {
 		w.reassigned(a, b)
 	}
 	return ""
@@ -413,17 +401,13 @@ func (w *simulation) accountHostAdd(b int, out outcome) string {
 // reassigned ends the holds of an address.
 func (w *simulation) reassigned(a netip.Addr, to int) {
 	for q := range w.pods {
-		for _, has := range w.holds[q].addrs {
-			if has == a && a.IsValid() {
-				w.holds[q] = hold{current: w.holds[q].current}
-			}
+		if slices.Contains(w.holds[q].addrs[:], a) {
+			w.holds[q] = hold{current: w.holds[q].current}
 		}
 	}
 	for o := range w.sandboxCount() {
-		for _, has := range w.sandboxes[o].addrs {
-			if o != to && has == a && a.IsValid() {
-				w.sandboxes[o].unretained = true
-			}
+		if o != to && slices.Contains(w.sandboxes[o].addrs[:], a) {
+			w.sandboxes[o].unretained = true
 		}
 	}
 }

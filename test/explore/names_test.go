@@ -92,9 +92,7 @@ func (w *simulation) mayBeTaken(o int) bool {
 // mustBeTaken reports whether nothing hides that sandbox o has ended: no living namespace has its
 // inode number.
 func (w *simulation) mustBeTaken(o int) bool {
-	return w.mayBeTaken(o) && !slices.ContainsFunc(w.spaces[:], func(n namespace) bool {
-		return n.alive() && n.inode == w.spaces[o].inode && n.boot == w.spaces[o].boot
-	})
+	return w.mayBeTaken(o) && !w.seemsAlive(o)
 }
 
 // ofName returns the other sandboxes of the same reservation name for which match reports true.
