@@ -25,6 +25,7 @@ type search struct {
 	frontier    []*found
 	next        []*found
 	sampled     map[int32]*found // states whose successors are compared
+	taken       map[kind]bool    // events that have happened
 	transitions int
 	compared    int
 	depth       int
@@ -75,6 +76,7 @@ func newSearch(t *testing.T, c config) *search {
 	return &search{
 		simulation: w, begun: time.Now(),
 		visited: map[key]int32{}, probed: map[key]bool{}, sampled: map[int32]*found{},
+		taken: map[kind]bool{},
 	}
 }
 
@@ -169,6 +171,7 @@ func (s *search) visit(from int32, e event, why string) {
 		why = s.examine(e, c)
 	}
 	k := s.keyOf(c)
+	s.taken[e.kind] = true
 	s.transitions++
 	if why != "" {
 		s.fail(from, e, why)
