@@ -22,9 +22,8 @@ func interrupted(before image, records []record) []interruption {
 	now := before
 	for _, r := range records {
 		for _, op := range r.ops {
-			for _, next := range apply(now, op, r.after) {
-				out, now = append(out, interruption{next, op}), next
-			}
+			now = apply(now, op, r.after)
+			out = append(out, interruption{now, op})
 		}
 	}
 	return out[:max(len(out)-1, 0)]
@@ -105,35 +104,22 @@ func (w *simulation) replaceStore() {
 	must(os.Rename(w.path(storeFile)+".new", w.path(storeFile)))
 }
 
-// apply returns the image after an operation, and before it the one in the middle of the operation
-// if there is one: a file is empty before it is written.
-func apply(now image, op diskOperation, after image) []image {
+// apply returns the image after an operation. A call replaces the content of a file in one write
+// (files.Write), so that a file is empty only if it was created.
+func apply(now image, op diskOperation, after image) image {
 	next := now.clone()
 	then, exists := after.Files[op.name]
-	switch op.kind {
-	case commits:
+	switch {
+	case op.kind == commits:
 		next.Store = after.Store
-		return []image{next}
-	case removes:
+	case op.kind == removes:
 		delete(next.Files, op.name)
-		return []image{next}
-	case creates:
+	case op.kind == creates:
 		next.Files[op.name] = file{Wall: then.Wall}
-		if then.Content == "" {
-			next.Files[op.name] = then
-		}
-		return []image{next}
+	case exists: // else it is removed before the next capture
+		next.Files[op.name] = then
 	}
-	if !exists {
-		return nil // written, and removed before the next capture
-	}
-	next.Files[op.name] = then
-	if was := now.Files[op.name]; was.Content == "" || then.Content == "" {
-		return []image{next}
-	}
-	torn := now.clone()
-	torn.Files[op.name] = file{Wall: then.Wall}
-	return []image{torn, next}
+	return next
 }
 
 // versions are the earlier contents that a file may have after a power cut, back to the last sync.
