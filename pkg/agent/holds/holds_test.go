@@ -20,6 +20,7 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -39,9 +40,7 @@ func newFixture(t *testing.T) *fixture {
 	s.holds = &Task{Node: retention.NewNode(s.node.Service, nil, fakeapi.Log, "node1", s.server.Clients),
 		Named:     func() ipamv1.NodeAddressPoolSpec { return ipamv1.NodeAddressPoolSpec{Reservations: s.named} },
 		MoveGrace: MoveGrace}
-	if period := s.holds.begin(); period != time.Minute {
-		t.Fatalf("a pass every %s, want 1m0s", period)
-	}
+	check.Equal(t, s.holds.begin(), time.Minute, "the time between passes")
 	return s
 }
 
@@ -55,9 +54,7 @@ func (s *fixture) minutes(n int) {
 
 func (s *fixture) expect(name string, want ...string) {
 	s.t.Helper()
-	if got := s.node.Leases(); fmt.Sprint(got) != fmt.Sprint(want) {
-		s.t.Errorf("%s: leases %v, want %v", name, got, want)
-	}
+	check.Equal(s.t, fmt.Sprint(s.node.Leases()), fmt.Sprint(want), name)
 }
 
 // claim has the manager name the reservation of db-0 that another node's agent has written.
@@ -193,14 +190,6 @@ func TestHoldStaysUnlessThePodHasMoved(t *testing.T) {
 	}
 }
 
-// notServed responds as an API server without Kruise: without a Status.
-func notServed(r *http.Request) int {
-	if strings.Contains(r.URL.Path, "/statefulsets/") {
-		return fakeapi.NotServed
-	}
-	return 0
-}
-
 // only rejects the requests whose path contains part.
 func only(part string, code int) func(*http.Request) int {
 	return func(r *http.Request) int {
@@ -286,9 +275,7 @@ func TestHoldStaysIfTheLatestReadDiffers(t *testing.T) {
 			return 0
 		})
 		s.minutes(5)
-		if n := latest.Load(); n != 0 {
-			t.Errorf("%s: %d reads before moveGrace bypassed the watch cache", name, n)
-		}
+		check.Equal(t, latest.Load(), 0, name, "reads before moveGrace bypassed the watch cache")
 		s.minutes(15)
 		if latest.Load() == 0 {
 			t.Errorf("%s: no read bypassed the watch cache", name)
@@ -322,7 +309,7 @@ func TestEndlessHoldEndsWithItsOrdinal(t *testing.T) {
 			s.minutes(1)
 			s.change(func(l *lease.Lease) { l.Owner = "StatefulSet.apps/db" })
 		}, true, false},
-		"kind not served": {func(s *fixture) { s.server.Reject(notServed) }, false, true},
+		"kind not served": {func(s *fixture) { s.server.Reject(only("/statefulsets/", fakeapi.NotServed)) }, false, true},
 		"wanted":          {func(s *fixture) {}, false, false},
 		"invalid spec":    {func(s *fixture) { s.set(`{"replicas":0,"reserveOrdinals":["some"]}`) }, false, true},
 		"reading fails": {func(s *fixture) {
@@ -343,8 +330,6 @@ func TestEndlessHoldEndsWithItsOrdinal(t *testing.T) {
 		} else {
 			s.expect(name, "10.0.0.2=db-0/Held", "10.0.0.3=db-1/Held")
 		}
-		if strings.Contains(log.String(), setPath) != c.unread {
-			t.Errorf("%s: is unread: %t, and the log is %s", name, c.unread, log)
-		}
+		check.Equal(t, strings.Contains(log.String(), setPath), c.unread, name, "is unread, by the log:", log)
 	}
 }

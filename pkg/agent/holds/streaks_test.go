@@ -8,6 +8,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // Three passes without an observation, or another one, begin a new streak.
@@ -28,18 +29,12 @@ func TestStreaks(t *testing.T) {
 		{time.Minute, "node3", time.Minute},
 	} {
 		at = at.Add(c.after)
-		if got := s.observe(pod, c.what, at); got != c.want {
-			t.Errorf("after %s: %s, want %s", c.after, got, c.want)
-		}
+		check.Equal(t, s.observe(pod, c.what, at), c.want, "after", c.after)
 	}
 	s.keep(map[kube.Name][]lease.Lease{pod: {{}}})
-	if got := s.observe(pod, "node3", at); got != time.Minute {
-		t.Errorf("it is still held: %s", got)
-	}
+	check.Equal(t, s.observe(pod, "node3", at), time.Minute, "it is still held")
 	s.keep(nil)
-	if got := s.observe(pod, "node3", at); got != 0 {
-		t.Errorf("it was not held: %s", got)
-	}
+	check.Equal(t, s.observe(pod, "node3", at), 0, "it was not held")
 }
 
 // There may be hundreds of pods whose addresses are kept forever: a pass requests some of them, and
@@ -60,9 +55,7 @@ func TestCandidates(t *testing.T) {
 	h.moved.observe(seen, "node2/u2", time.Time{})
 	for pass := range 50 {
 		pods := h.candidates(held)
-		if len(pods) != 2+maxUnclaimed {
-			t.Errorf("pass %d: candidates %v", pass, pods)
-		}
+		check.Equal(t, len(pods), 2+maxUnclaimed, "pass", pass, "candidates", pods)
 		for _, pod := range pods {
 			times[pod]++
 		}
@@ -92,8 +85,6 @@ func TestOrdinalsIn(t *testing.T) {
 		if err != nil {
 			got = "unknown"
 		}
-		if got != c.want {
-			t.Errorf("%s: %s, want %s", c.object, got, c.want)
-		}
+		check.Equal(t, got, c.want, c.object)
 	}
 }

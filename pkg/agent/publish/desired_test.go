@@ -16,6 +16,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/test/cases"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -117,9 +118,7 @@ func statusText(t *testing.T, s ipamv1.IPReservationStatus) string {
 	}
 	s.State, s.PodUID, s.Window, s.AddressList, s.Addresses, s.Reservation = "", "", "", "", nil, ""
 	s.Confirmed, s.HeldUntil = false, nil
-	if diff := gocmp.Diff(ipamv1.IPReservationStatus{ID: id1}, s); diff != "" {
-		t.Errorf("other fields: %s", diff)
-	}
+	check.NoDiff(t, gocmp.Diff(ipamv1.IPReservationStatus{ID: id1}, s), "other fields")
 	return strings.Join(out, " ")
 }
 
@@ -144,21 +143,16 @@ func TestMake(t *testing.T) {
 				map[kube.Name]*ipamv1.IPReservation{object: existing})
 			var got []string
 			for name, w := range plan.Objects {
-				if name != object || w.Object.Spec != (ipamv1.IPReservationSpec{PodName: "db-0", NodeName: "node1",
-					NodeUID: node.UID}) {
-					t.Errorf("object %s with %+v", name, w.Object.Spec)
-				}
+				check.Equal(t, name, object)
+				check.Equal(t, w.Object.Spec, ipamv1.IPReservationSpec{
+					PodName: "db-0", NodeName: "node1", NodeUID: node.UID})
 				got = append(got, statusText(t, w.Object.Status))
 			}
 			if plan.RequeueAfter != 0 {
 				got = append(got, "after "+plan.RequeueAfter.String())
 			}
-			if diff := gocmp.Diff(c.Want, got); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
-			if len(plan.Release) > 0 {
-				t.Errorf("releases %v", plan.Release)
-			}
+			check.NoDiff(t, gocmp.Diff(c.Want, got))
+			check.Empty(t, plan.Release, "releases")
 		})
 	}
 }
@@ -173,13 +167,8 @@ func TestSpecRelease(t *testing.T) {
 	if got := with(id1).Release; len(got) != 2 || got[0].ID != id1 || got[1].ID != id2 {
 		t.Errorf("the lease's id: releases %v", got)
 	}
-	other := with("3333333333333333")
-	if len(other.Release) != 0 {
-		t.Errorf("another id: releases %v", other.Release)
-	}
-	if got := with(""); len(got.Release) != 0 {
-		t.Errorf("no id: %+v", got)
-	}
+	check.Empty(t, with("3333333333333333").Release, "another id")
+	check.Empty(t, with("").Release, "no id")
 }
 
 func TestCompare(t *testing.T) {
@@ -219,11 +208,7 @@ func TestCompare(t *testing.T) {
 	} {
 		existing := want.DeepCopy()
 		c.change(existing)
-		if got := strings.Join(compare(&want, existing), " "); got != c.want {
-			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
-		}
+		check.Equal(t, strings.Join(compare(&want, existing), " "), c.want, c.name)
 	}
-	if got := strings.Join(compare(&want, nil), " "); got != "spec status" {
-		t.Errorf("no object: %+v", got)
-	}
+	check.Equal(t, strings.Join(compare(&want, nil), " "), "spec status", "no object")
 }

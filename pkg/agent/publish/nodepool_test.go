@@ -5,7 +5,6 @@ import (
 	"math"
 	"net/http"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -46,13 +46,9 @@ func (p *fixture) object() ipamv1.NodeAddressPool {
 // expect runs a pass that has to make the given writes, and compares the object.
 func (p *fixture) shows(name, writes, want string) {
 	p.t.Helper()
-	if got := p.updates(); got != writes {
-		p.t.Errorf("%s: writes %q, want %q", name, got, writes)
-	}
+	check.Equal(p.t, p.updates(), writes, name, "writes")
 	s := p.object().Status
-	if got := fmt.Sprint(text(s.AddressCounts), networksText(s)); got != want {
-		p.t.Errorf("%s:\ngot  %s\nwant %s", name, got, want)
-	}
+	check.Equal(p.t, fmt.Sprint(text(s.AddressCounts), networksText(s)), want, name)
 }
 
 func text(c ipamv1.AddressCounts) string {
@@ -88,9 +84,8 @@ func TestLifeOfANodeAddressPool(t *testing.T) {
 	p.shows("bound", "status", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
 	p.node.Release(l)
 	p.shows("held", "status", "10=0+1+9 net 10=0+1+9 Unknown"+unknown)
-	if p.publish(); len(p.all) > 0 {
-		t.Errorf("nothing has changed, and the requests are %q", p.all)
-	}
+	p.publish()
+	check.Empty(t, p.all, "requests, although nothing has changed")
 	p.Active = func() []cniconf.Status {
 		return []cniconf.Status{{Network: "net", State: cniconf.Active, Reason: "Named"}}
 	}
@@ -100,9 +95,8 @@ func TestLifeOfANodeAddressPool(t *testing.T) {
 	o := p.object()
 	o.Spec.Shared = []ipamv1.SharedRange{{NodeName: "node2", Start: "10.0.0.2", End: "10.0.0.9"}}
 	p.server.Put(poolPath, o)
-	if p.updates(); len(p.object().Status.Conditions) != 1 {
-		t.Errorf("no link is known: %+v", p.object().Status.Conditions)
-	}
+	p.updates()
+	check.Equal(t, len(p.object().Status.Conditions), 1, "no link is known", p.object().Status.Conditions)
 	p.node.Update(func(tx *store.Tx) error { return tx.SetLink(l.Pool, "macvlan eth1") })
 	for _, s := range []ipamv1.SharedRange{{NodeName: "no node", Start: "10.0.0.2", End: "10.0.0.9"},
 		{NodeName: "node2", Start: "10.0.0.2", End: "10.0.1.9"},
@@ -111,18 +105,15 @@ func TestLifeOfANodeAddressPool(t *testing.T) {
 		o = p.object()
 		o.Spec.Shared = []ipamv1.SharedRange{s}
 		p.server.Put(poolPath, o)
-		if p.updates(); len(p.object().Status.Conditions) != 1 {
-			t.Errorf("%+v: %+v", s, p.object().Status.Conditions)
-		}
+		p.updates()
+		check.Equal(t, len(p.object().Status.Conditions), 1, s, p.object().Status.Conditions)
 	}
 	o = p.object()
 	o.Spec.Shared = []ipamv1.SharedRange{{NodeName: "node2", Start: "10.0.0.2", End: "10.0.0.9"}}
 	p.server.Put(poolPath, o)
 	p.shows("the manager names a range that another node has", "status", active+" AddressesShared=True")
 	o = p.object()
-	if !strings.Contains(o.Status.Conditions[1].Message, "10.0.0.2-10.0.0.9 of network net with node node2") {
-		t.Errorf("%+v", o.Status.Conditions)
-	}
+	check.Contains(t, o.Status.Conditions[1].Message, "10.0.0.2-10.0.0.9 of network net with node node2")
 	o.Spec.Shared = nil
 	p.server.Put(poolPath, o)
 	p.shows("and does not any more", "status", active)
@@ -157,9 +148,7 @@ func TestNodeAddressPoolIsWrittenAtMostEvery30s(t *testing.T) {
 
 func (p *fixture) checkWrites(name string, want ...string) {
 	p.t.Helper()
-	if got := p.writes(poolPath); !slices.Equal(got, want) {
-		p.t.Errorf("%s: writes %q, want %q", name, got, want)
-	}
+	check.Slices(p.t, p.writes(poolPath), want, name, "writes")
 }
 
 // The object is repaired if somebody deletes or changes it, or the node has another UID.
@@ -177,9 +166,7 @@ func TestNodeAddressPoolIsRepaired(t *testing.T) {
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	p.isLate = true
 	p.updates()
-	if w := p.updates(); w != "status" {
-		t.Errorf("the watch has not shown its deletion: writes %q", w)
-	}
+	check.Equal(t, p.updates(), "status", "writes before the watch has shown its deletion")
 	p.isLate = false
 	p.node.Update(func(tx *store.Tx) error { return tx.Put(l.Pool, l.Address, lease.Lease{}) })
 	p.shows("the write has shown it", "node1 status", want)
@@ -204,9 +191,7 @@ func TestNodeAddressPoolAfterARestart(t *testing.T) {
 	before := p.object().Status.Conditions[0].LastTransitionTime
 	p.after(time.Hour)
 	p.restart()
-	if w := p.updates(); w != "" {
-		t.Errorf("writes %q", w)
-	}
+	check.Equal(t, p.updates(), "", "writes")
 	p.Active = func() []cniconf.Status {
 		return []cniconf.Status{{Network: "net", State: cniconf.Inactive, Reason: "BinaryReplaced", Message: "because"}}
 	}
@@ -228,33 +213,22 @@ func TestNodeAddressPoolThatIsRejected(t *testing.T) {
 		"writing the NodeAddressPool":               {poolPath, http.StatusForbidden},
 		"writing the status of the NodeAddressPool": {poolPath + "/status", http.StatusForbidden}} {
 		p := newFixture(t)
-		p.server.Reject(func(r *http.Request) int {
-			if r.URL.Path == tt.at && r.Method == http.MethodPatch {
-				return tt.code
-			}
-			return 0
-		})
+		p.reject(tt.code, func(r *http.Request) bool { return r.URL.Path == tt.at && r.Method == http.MethodPatch })
 		p.publish()
 		for range 3 {
-			if after := p.nodePool.checkAt.Sub(p.now); after < nodePoolInterval || after > 2*nodePoolInterval {
-				t.Errorf("%s: retry after %s", want, after)
-			}
+			check.Between(t, p.nodePool.checkAt.Sub(p.now), nodePoolInterval, 2*nodePoolInterval, want)
 			if p.publish(); len(p.all) != 1 || p.all[0] != "GET "+nodePath {
 				t.Errorf("%s: %q, want a read of the node", want, p.all)
 			}
 			p.updates()
 		}
-		if n := strings.Count(p.log.String(), want); n != 1 {
-			t.Errorf("%q is logged %d times:\n%s", want, n, &p.log)
-		}
+		check.Equal(t, strings.Count(p.log.String(), want), 1, want, "in", &p.log)
 		p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 		p.server.Reject(nil)
 		if w := p.updates(); !strings.HasSuffix(w, "status") || p.object().Status.Bound != 1 {
 			t.Errorf("%s: accepted: writes %q, %+v", want, w, p.object().Status)
 		}
-		if !strings.Contains(p.log.String(), "works again") {
-			t.Error(p.log.String())
-		}
+		check.Contains(t, p.log.String(), "works again")
 	}
 }
 
@@ -295,9 +269,7 @@ func TestNodeAddressPoolOfALostStore(t *testing.T) {
 	p.updates()
 	must.Succeed(t, os.Truncate(p.node.Node.Store.Dirs().State+"/leases.db", 100))
 	p.shows("lost", "", "10=1+0+9 net 10=1+0+9 Unknown"+unknown)
-	if !strings.Contains(p.log.String(), "reading the leases") {
-		t.Error(p.log.String())
-	}
+	check.Contains(t, p.log.String(), "reading the leases")
 }
 
 func TestDesiredNodePool(t *testing.T) {
@@ -347,13 +319,9 @@ func TestDesiredNodePool(t *testing.T) {
 			"?=0+0+? RetentionActive=False"},
 	} {
 		s := desiredNodePool(node, tt.usage, tt.active).Status
-		if got := text(s.AddressCounts) + networksText(s); got != tt.want {
-			t.Errorf("%s:\ngot  %s\nwant %s", name, got, tt.want)
-		}
+		check.Equal(t, text(s.AddressCounts)+networksText(s), tt.want, name)
 		for _, n := range s.Networks {
-			if (n.Active == metav1.ConditionTrue) != (n.Reason == "") {
-				t.Errorf("%s: reason %q of %s", name, n.Reason, n.Name)
-			}
+			check.Equal(t, n.Active == metav1.ConditionTrue, n.Reason == "", name, n.Name, "has no reason:", n.Reason)
 		}
 	}
 	var many []store.Usage

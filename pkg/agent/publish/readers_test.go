@@ -9,6 +9,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 )
 
@@ -59,9 +60,8 @@ func TestUndecodableReservations(t *testing.T) {
 			}
 			for name, want := range map[string]string{mine: "Bound 10.0.0.2", "db-1-5f1c9a02": "Bound 10.0.0.3"} {
 				o := map[string]any{}
-				if p.server.Get(objects+name, &o); p.state(name) != want {
-					t.Errorf("%s is %v, want %s", name, o, want)
-				}
+				p.server.Get(objects+name, &o)
+				check.Equal(t, p.state(name), want, name, o)
 			}
 			if n := strings.Count(p.log.String(), mine); n != 1 && when == "named" {
 				t.Errorf("%d lines name the object: %s", n, &p.log)

@@ -141,11 +141,8 @@ func (p *fixture) settle(all []*requester) {
 	p.limit(limits)
 	p.nameRequests(refs...)
 	p.node.Update(func(tx *store.Tx) error { return tx.SetRanges(p.node.Pool, sets) })
-	p.server.Reject(func(r *http.Request) int {
-		if r.Method == http.MethodGet && unreadable[r.URL.Path] {
-			return http.StatusInternalServerError
-		}
-		return 0
+	p.reject(http.StatusInternalServerError, func(r *http.Request) bool {
+		return r.Method == http.MethodGet && unreadable[r.URL.Path]
 	})
 	p.after(requestInterval)
 	for n, before := 0, []string(nil); ; n++ {

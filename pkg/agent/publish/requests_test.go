@@ -18,6 +18,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -81,9 +82,7 @@ func (p *fixture) asks(generation int64, entries ...ipamv1.AddressRequestEntry) 
 // answers runs two passes, and compares what the request shows.
 func (p *fixture) answers(name, want string) {
 	p.t.Helper()
-	if got := p.requested(); got != want {
-		p.t.Errorf("%s: %s, want %s", name, got, want)
-	}
+	check.Equal(p.t, p.requested(), want, name)
 }
 
 // limit sets the limits in the cluster and in the store.
@@ -105,18 +104,14 @@ func TestARequestedAddressIsHeld(t *testing.T) {
 	p.answers("without the limit", "10.0.0.5@node1 Rejected NotAllowed, 10.0.0.6@node1 Rejected NotAllowed")
 	p.limit(policy.Limits{"choose": "true", "web.choose": "false"})
 	p.answers("allowed", "10.0.0.5@node1 Held, 10.0.0.6@node1 Held")
-	if got := p.state(mine); got != "Held 10.0.0.5" {
-		t.Errorf("the reservation shows %s", got)
-	}
+	check.Equal(t, p.state(mine), "Held 10.0.0.5", "the reservation")
 
 	// The address of another pod is held when it is free, if that is asked for.
 	other := p.node.Release(p.node.Bind("10.0.0.7", "web-0", "u7", time.Hour, ""))
 	p.asks(2, entryOf("db-0", "10.0.0.5"), entryOf("db-2", "10.0.0.7"), entryOf("db-3", "10.0.0.99"))
 	p.answers("in use, and no address", "10.0.0.5@node1 Held, 10.0.0.7@node1 Rejected AddressInUse, "+
 		"10.0.0.99@node1 Rejected InvalidAddress")
-	if got := p.state("db-1-5f1c9a02"); got != "none" {
-		t.Errorf("the entry was removed, and its hold is %s", got)
-	}
+	check.Equal(t, p.state("db-1-5f1c9a02"), "none", "the hold of the removed entry")
 	var r ipamv1.AddressRequest
 	p.server.Get(requestPath, &r)
 	if got := r.Status.Addresses[1].Message; !strings.HasPrefix(got, "10.0.0.7 is held for pod db/web-0 until 20") {
@@ -147,15 +142,11 @@ func TestARequestedAddressIsHeld(t *testing.T) {
 	p.answers("db-0 has it", "10.0.0.5@node1 Bound, 10.0.0.8@node1 Held")
 	p.nameRequests()
 	p.answers("the manager names nothing", "10.0.0.5@node1 Bound, 10.0.0.8@node1 Held")
-	if got := p.state("db-2-5f1c9a02"); got != "Held 10.0.0.8" {
-		t.Errorf("a request that exists and is not named ended a hold: %s", got)
-	}
+	check.Equal(t, p.state("db-2-5f1c9a02"), "Held 10.0.0.8", "the hold of a request that exists and is not named")
 	p.server.Remove(requestPath)
 	p.after(2 * requestInterval)
 	p.requested()
-	if got := p.state(mine) + ", " + p.state("db-2-5f1c9a02"); got != "Bound 10.0.0.5, none" {
-		t.Errorf("after the deletion: %s", got)
-	}
+	check.Equal(t, p.state(mine)+", "+p.state("db-2-5f1c9a02"), "Bound 10.0.0.5, none", "after the deletion")
 }
 
 // A request that was created again under its name is another one than the manager names.
@@ -165,9 +156,7 @@ func TestARequestThatWasCreatedAgain(t *testing.T) {
 		r.UID, r.Spec.Entries = "r2", []ipamv1.AddressRequestEntry{entryOf("db-0", "10.0.0.5")}
 	})
 	p.requested()
-	if got := p.state(mine); got != "none" {
-		t.Errorf("the manager names the former one: %s", got)
-	}
+	check.Equal(t, p.state(mine), "none", "the manager names the former one")
 	p.nameRequests(ipamv1.RequestReference{ReservationReference: ipamv1.ReservationReference{Namespace: "db",
 		Name: "db", UID: "r2", Generation: 1}, Addresses: []string{"10.0.0.5"}})
 	p.answers("the manager names it", "10.0.0.5@node1 Held")
@@ -181,9 +170,7 @@ func TestARequestExpires(t *testing.T) {
 	p.answers("in time", "10.0.0.5@node1 Held")
 	p.after(2 * time.Hour)
 	p.answers("late", "10.0.0.5@node1 Expired Expired")
-	if got := p.state(mine); got != "none" {
-		t.Errorf("the reservation shows %s", got)
-	}
+	check.Equal(t, p.state(mine), "none", "the reservation")
 }
 
 // A request is read once for each of its states. The changes of leases, and of its status by the
@@ -200,26 +187,16 @@ func TestReadsOfRequests(t *testing.T) {
 		return n
 	}
 	p.asks(1, entryOf("db-0", "10.0.0.5"))
-	if n := reads() + reads(); n != 1 {
-		t.Errorf("a new request is read %d times", n)
-	}
+	check.Equal(t, reads()+reads(), 1, "reads of a new request")
 	p.node.Bind("10.0.0.7", "web-0", "u7", time.Hour, "")
 	p.after(time.Hour)
-	if n := reads() + reads(); n != 0 {
-		t.Errorf("%d reads after another lease has changed", n)
-	}
+	check.Equal(t, reads()+reads(), 0, "reads after another lease has changed")
 	p.asks(2, entryOf("db-0", "10.0.0.5"))
-	if n := reads(); n != 1 {
-		t.Errorf("%d reads of another generation", n)
-	}
+	check.Equal(t, reads(), 1, "reads of another generation")
 	p.nameRequests()
-	if n := reads() + reads(); n != 1 {
-		t.Errorf("%d reads of a request that is not named and has a hold", n)
-	}
+	check.Equal(t, reads()+reads(), 1, "reads of a request that is not named and has a hold")
 	p.after(requestInterval)
-	if n := reads(); n != 1 {
-		t.Errorf("%d reads a minute later", n)
-	}
+	check.Equal(t, reads(), 1, "reads a minute later")
 }
 
 // Without the CRD of AddressRequests everything else is published.
@@ -227,12 +204,7 @@ func TestRequestsThatAreNotServed(t *testing.T) {
 	p := newRequests(t, policy.Limits{"choose": "true"})
 	p.asks(1, entryOf("db-0", "10.0.0.5"))
 	p.answers("served", "10.0.0.5@node1 Held")
-	p.server.Reject(func(r *http.Request) int {
-		if strings.Contains(r.URL.Path, requestResource) {
-			return fakeapi.NotServed
-		}
-		return 0
-	})
+	p.reject(fakeapi.NotServed, func(r *http.Request) bool { return strings.Contains(r.URL.Path, requestResource) })
 	p.asks(2, entryOf("db-0", "10.0.0.5"))
 	p.node.Bind("10.0.0.7", "web-0", "u7", time.Hour, "")
 	p.after(time.Minute)
@@ -250,9 +222,7 @@ func TestRequestsThatAreNotServed(t *testing.T) {
 			}
 		}
 	}
-	if count > 20 {
-		t.Errorf("not served for ten minutes: %d requests, want at most 20", count)
-	}
+	check.Between(t, count, 0, 20, "requests, not served for ten minutes")
 	p.server.Reject(nil)
 	p.after(2 * time.Minute)
 	p.answers("served again", "10.0.0.5@node1 Held")
@@ -278,9 +248,7 @@ func TestRequestsAndUnknownLimits(t *testing.T) {
 		if l := p.leasesOf()["db"]; len(l) == 1 && l[0].Hold != lease.Forever {
 			hold = time.Duration(l[0].Hold)
 		}
-		if hold != tt.hold {
-			t.Errorf("%s: the hold lasts for %s, want %s (0: without end)", name, hold, tt.hold)
-		}
+		check.Equal(t, hold, tt.hold, name+": the hold (0: without end)")
 	}
 }
 
@@ -293,9 +261,7 @@ func TestEndsComeFirst(t *testing.T) {
 	p.asks(2, entryOf("db-1", "10.0.0.5"), entryOf("db-0", "10.0.0.6"))
 	p.publish()
 	p.answers("after the exchange", "10.0.0.5@node1 Held, 10.0.0.6@node1 Held")
-	if got := p.state("db-1-5f1c9a02") + ", " + p.state(mine); got != "Held 10.0.0.5, Held 10.0.0.6" {
-		t.Errorf("the reservations are %s", got)
-	}
+	check.Equal(t, p.state("db-1-5f1c9a02")+", "+p.state(mine), "Held 10.0.0.5, Held 10.0.0.6", "the reservations")
 	p.asks(3, ipamv1.AddressRequestEntry{Reservation: "web", Addresses: []string{"10.0.0.5"}})
 	p.publish()
 	if got := p.requested(); got != "10.0.0.5@node1 Held" || len(p.leasesOf()["db"]) != 1 {
@@ -367,9 +333,7 @@ func TestAnAddressPassesToAnotherHold(t *testing.T) {
 				passed++
 			}
 		}
-		if passed != tt.passed {
-			t.Errorf("%s: %d addresses passed at once, want %d: %+v", name, passed, tt.passed, entries)
-		}
+		check.Equal(t, passed, tt.passed, name, "addresses passed at once", entries)
 	}
 }
 
@@ -400,9 +364,7 @@ func TestManyRefusedAddresses(t *testing.T) {
 		Name: "good", UID: "r2", Generation: 1}, Addresses: []string{"10.0.0.5"}}}, p.Pool.Named().Requests...)
 	p.nameRequests(refs...)
 	p.publish()
-	if got := fmt.Sprint(p.node.Leases()); got != "[10.0.0.5=db-0/Held]" {
-		t.Errorf("a new request beside them: %s", got)
-	}
+	check.Equal(t, fmt.Sprint(p.node.Leases()), "[10.0.0.5=db-0/Held]", "a new request beside them")
 }
 
 // The work of a pass grows with the entries of the requests, not with the square of those of one.

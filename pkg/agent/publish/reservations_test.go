@@ -12,6 +12,7 @@ import (
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // name has the manager name reservations.
@@ -68,9 +69,7 @@ func TestNamedReservations(t *testing.T) {
 	p.name(ref("theirs", "4", 1))
 	p.publish()
 	p.expect("another node's", p.reads(), "namespaces/db/ipreservations/theirs")
-	if len(p.known) != 0 {
-		t.Errorf("it is stored: %v", p.known)
-	}
+	check.Equal(t, len(p.known), 0, "it is stored:", p.known)
 }
 
 // A read that fails is repeated, and so is a list. A later list that fails keeps nothing from being
@@ -79,24 +78,15 @@ func TestReadsAreRepeated(t *testing.T) {
 	p := newFixture(t)
 	p.publish()
 	p.name(ipamv1.ReservationReference{Namespace: "db", Name: mine})
-	code := http.StatusServiceUnavailable
-	reject := func(at string) {
-		p.server.Reject(func(r *http.Request) int {
-			if r.URL.Path == group+at {
-				return code
-			}
-			return 0
-		})
-	}
-	reject(readOfMine)
+	p.reject(http.StatusServiceUnavailable, at(group+readOfMine))
 	p.publish()
 	p.expect("a failed read", p.reads(), readOfMine)
 	p.after(p.next)
-	code = http.StatusForbidden // the role was taken away for a while
+	p.reject(http.StatusForbidden, at(group+readOfMine)) // the role was taken away for a while
 	p.publish()
 	p.expect("the read is repeated", p.reads(), readOfMine)
 	p.after(p.next)
-	reject("")
+	p.server.Reject(nil)
 	p.publish()
 	p.expect("and succeeds", p.reads(), readOfMine)
 	p.after(listInterval - time.Minute)
@@ -104,10 +94,10 @@ func TestReadsAreRepeated(t *testing.T) {
 	p.expect("no change", p.reads())
 	p.after(listInterval/2 + time.Minute)
 	p.node.Bind("10.0.0.2", "db-0", "u1", 30*24*time.Hour, "")
-	reject(resource)
+	p.reject(http.StatusForbidden, at(group+resource))
 	p.expect("18 hours later", p.publish(), "PATCH "+mine, "PATCH status")
 	p.expect("a failed list", p.reads(), resource)
-	reject("")
+	p.server.Reject(nil)
 	p.after(2 * time.Minute)
 	p.publish()
 	p.expect("the list is repeated", p.reads(), resource)
@@ -166,7 +156,5 @@ func TestDeletionOfAnObjectThatWasReplaced(t *testing.T) {
 	}
 	p.list()
 	p.expect("the new one is known", p.publish(), "DELETE "+mine)
-	if p.state(mine) != "none" {
-		t.Error("it is not deleted")
-	}
+	check.Equal(t, p.state(mine), "none", "after its deletion")
 }

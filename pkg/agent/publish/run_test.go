@@ -27,6 +27,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -130,14 +131,27 @@ func (p *fixture) reads() (reads []string) {
 	return reads
 }
 
+// reject has the API server respond with a code to the requests that match.
+func (p *fixture) reject(code int, matches func(*http.Request) bool) {
+	p.server.Reject(func(r *http.Request) int {
+		if matches(r) {
+			return code
+		}
+		return 0
+	})
+}
+
+// at matches the requests of a path.
+func at(path string) func(*http.Request) bool {
+	return func(r *http.Request) bool { return r.URL.Path == path }
+}
+
 // list makes the next pass list the reservations.
 func (p *fixture) list() { p.listAt = time.Time{} }
 
 func (p *fixture) expect(name string, got []string, want ...string) {
 	p.t.Helper()
-	if !slices.Equal(got, want) {
-		p.t.Errorf("%s: requests %q, want %q", name, got, want)
-	}
+	check.Slices(p.t, got, want, name, "requests")
 }
 
 func (p *fixture) state(name string) string {
@@ -151,26 +165,17 @@ func (p *fixture) state(name string) string {
 func TestLifeOfAReservation(t *testing.T) {
 	p := newFixture(t)
 	l := p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-	p.server.Reject(func(r *http.Request) int {
-		if path.Base(r.URL.Path) == resource {
-			return http.StatusForbidden
-		}
-		return 0
-	})
+	p.reject(http.StatusForbidden, func(r *http.Request) bool { return path.Base(r.URL.Path) == resource })
 	p.expect("the objects are not listed yet", p.publish())
 	p.server.Reject(nil)
 	p.after(2 * time.Second)
 	p.expect("a new lease", p.publish(), "PATCH "+mine, "PATCH status")
-	if got := p.state(mine); got != "Bound 10.0.0.2" {
-		t.Error(got)
-	}
+	check.Equal(t, p.state(mine), "Bound 10.0.0.2")
 	p.expect("no change", p.publish())
 	p.node.Release(l)
 	p.after(ipamv1.ReturnDelay)
 	p.expect("held", p.publish(), "PATCH status")
-	if got := p.state(mine); got != "Held 10.0.0.2" {
-		t.Error(got)
-	}
+	check.Equal(t, p.state(mine), "Held 10.0.0.2")
 	p.server.Remove(objects + mine)
 	p.list()
 	p.expect("a user deleted the object", p.publish(), "PATCH "+mine, "PATCH status")
@@ -195,14 +200,10 @@ func testWritesOfARecreation(t *testing.T, isLate bool) {
 	p.after(ipamv1.ReturnDelay - time.Second)
 	p.expect("away", p.publish())
 	if isLate {
-		if p.next != time.Second+10*time.Millisecond {
-			t.Errorf("the next pass is after %s, want 1.01 s", p.next)
-		}
+		check.Equal(t, p.next, time.Second+10*time.Millisecond, "the time until the next pass")
 		p.after(time.Second)
 		p.expect("held", p.publish(), "PATCH status")
-		if got := p.state(mine); got != "Held 10.0.0.2" {
-			t.Error(got)
-		}
+		check.Equal(t, p.state(mine), "Held 10.0.0.2")
 	}
 	returned, err := lease.Apply(lease.Lease{}, lease.Bind{Lease: lease.Lease{
 		ID: l.ID, Pool: l.Pool, Address: l.Address, Set: "s",
@@ -253,33 +254,22 @@ func TestHoldsEndWithTheirNamespace(t *testing.T) {
 			p.node.Release(l)
 		}
 		p.publish()
-		if n := len(p.known); n != 2 {
-			t.Fatalf("%s: %d objects", name, n)
-		}
+		check.Equal(t, len(p.known), 2, name, "objects")
 		p.server.Requests()
 		p.publish()
-		if len(p.all) > 0 {
-			t.Errorf("%s: requests without a change: %q", name, p.all)
-		}
+		check.Empty(t, p.all, name, "requests without a change")
 		p.server.Remove(objects + mine)
 		p.server.Remove(objects + second)
 		if p.server.Remove(namespacePath); tt.uid != "" {
 			p.setNamespace(tt.uid)
 		}
-		p.server.Reject(func(r *http.Request) int {
-			if r.URL.Path == namespacePath {
-				return tt.code
-			}
-			return 0
-		})
+		p.reject(tt.code, at(namespacePath))
 		p.list()
 		writes := p.publish()
 		slices.Sort(writes)
 		slices.Sort(tt.want)
 		p.expect(name, writes, tt.want...)
-		if leases := p.node.Leases(); len(leases) != tt.held {
-			t.Errorf("%s: leases %v, want %d", name, leases, tt.held)
-		}
+		check.Equal(t, len(p.node.Leases()), tt.held, name, p.node.Leases())
 	}
 }
 
@@ -344,9 +334,7 @@ func TestUnknownStateChangesNothing(t *testing.T) {
 		breakIt(p)
 		p.nodeAt = time.Time{}
 		p.expect(name, p.publish())
-		if got := p.state(mine); got != "Bound 10.0.0.2" {
-			t.Errorf("%s: %s", name, got)
-		}
+		check.Equal(t, p.state(mine), "Bound 10.0.0.2", name)
 	}
 }
 
@@ -405,11 +393,8 @@ func TestRejectedWrites(t *testing.T) {
 	for _, part := range []string{mine, "status"} {
 		p := newFixture(t)
 		p.node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
-		p.server.Reject(func(r *http.Request) int {
-			if strings.HasPrefix(r.URL.Path, objects+mine) && path.Base(r.URL.Path) == part {
-				return http.StatusForbidden
-			}
-			return 0
+		p.reject(http.StatusForbidden, func(r *http.Request) bool {
+			return strings.HasPrefix(r.URL.Path, objects+mine) && path.Base(r.URL.Path) == part
 		})
 		first := []string{"PATCH " + mine}
 		if part == "status" {
@@ -455,14 +440,11 @@ func TestServerThatIsAway(t *testing.T) {
 				t.Errorf("%d: requests %q", code, p.all)
 			}
 			p.node.Bind("10.0.0.4", "db-2", "u3", time.Hour, "")
-			if p.publish(); len(p.all) > 0 {
-				t.Errorf("%d: requests %q in a pause", code, p.all)
-			}
+			p.publish()
+			check.Empty(t, p.all, code, "requests in a pause")
 			p.after(p.next)
 		}
-		if p.next < limit-time.Second || p.next > 2*limit {
-			t.Errorf("%d: the longest pause is %s, want %s to twice that", code, p.next, limit)
-		}
+		check.Between(t, p.next, limit-time.Second, 2*limit, code, "the longest pause")
 		p.server.Reject(nil)
 		if writes := p.publish(); len(writes) != 6 || len(p.pauses) > 0 {
 			t.Errorf("%d: back: %q, %v", code, writes, p.pauses)
@@ -474,30 +456,19 @@ func TestServerThatIsAway(t *testing.T) {
 // from being written, nor the NodeAddressPool.
 func TestObjectWithoutAnAnswer(t *testing.T) {
 	for _, code := range []int{http.StatusInternalServerError, http.StatusServiceUnavailable} {
-		testObjectWithoutAnAnswer(t, code)
-	}
-}
-
-func testObjectWithoutAnAnswer(t *testing.T, code int) {
-	p := newFixture(t)
-	for i := range 5 {
-		p.node.Bind(fmt.Sprint("10.0.0.", 2+i), fmt.Sprint("db-", i), fmt.Sprint("u", i), time.Hour, "")
-	}
-	p.server.Reject(func(r *http.Request) int {
-		if strings.HasPrefix(r.URL.Path, objects+mine) {
-			return code
+		p := newFixture(t)
+		for i := range 5 {
+			p.node.Bind(fmt.Sprint("10.0.0.", 2+i), fmt.Sprint("db-", i), fmt.Sprint("u", i), time.Hour, "")
 		}
-		return 0
-	})
-	if writes := p.publish(); len(writes) != 9 || len(p.writes(poolPath)) != 2 {
-		t.Errorf("writes %q, %q", writes, p.writes(poolPath))
-	}
-	for range 10 {
-		p.after(p.pauses[writing].until.Sub(p.now))
-		p.expect("repeated", p.publish(), "PATCH "+mine)
-	}
-	if after := p.pauses[writing].until.Sub(p.now); after < 5*time.Second || after > 10*time.Second {
-		t.Errorf("repeated after %s, want 5 to 10 s", after)
+		p.reject(code, func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, objects+mine) })
+		if writes := p.publish(); len(writes) != 9 || len(p.writes(poolPath)) != 2 {
+			t.Errorf("writes %q, %q", writes, p.writes(poolPath))
+		}
+		for range 10 {
+			p.after(p.pauses[writing].until.Sub(p.now))
+			p.expect("repeated", p.publish(), "PATCH "+mine)
+		}
+		check.Between(t, p.pauses[writing].until.Sub(p.now), 5*time.Second, 10*time.Second)
 	}
 }
 
@@ -518,15 +489,11 @@ func TestApplyWithoutEffectIsNotRepeated(t *testing.T) {
 	p.after(ipamv1.ReturnDelay)
 	p.expect("another change", p.publish(), "PATCH status")
 	p.expect("not repeated", p.publish())
-	if got := p.state(mine); got != "Held " {
-		t.Error(got)
-	}
+	check.Equal(t, p.state(mine), "Held ")
 	p.server.Drop("")
 	p.list()
 	p.expect("a new list: the CRD may have changed", p.publish(), "PATCH status")
-	if got := p.state(mine); got != "Held 10.0.0.2" {
-		t.Error(got)
-	}
+	check.Equal(t, p.state(mine), "Held 10.0.0.2")
 	p.expect("no change", p.publish())
 }
 
@@ -543,12 +510,7 @@ func TestIdentify(t *testing.T) {
 	}
 	reject := func(code int) {
 		p.nodeAt = time.Time{}
-		p.server.Reject(func(r *http.Request) int {
-			if r.URL.Path == nodePath {
-				return code
-			}
-			return 0
-		})
+		p.reject(code, at(nodePath))
 	}
 	reject(http.StatusInternalServerError)
 	if !read() || p.Publisher.node != node || p.nodeAt.Sub(p.now) < identityInterval {
@@ -562,9 +524,7 @@ func TestIdentify(t *testing.T) {
 		}
 		p.after(p.next)
 	}
-	if p.next < time.Minute || p.next > 2*time.Minute {
-		t.Errorf("after many failed reads: again after %s", p.next)
-	}
+	check.Between(t, p.next, time.Minute, 2*time.Minute, "after many failed reads")
 	p.server.Reject(nil)
 	p.expect("the node is back", p.publish(), "PATCH "+mine, "PATCH status")
 }
