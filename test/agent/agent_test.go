@@ -12,6 +12,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/test/background"
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestMain(m *testing.M) { lab.Main(m) }
@@ -60,9 +61,7 @@ func begin(t *testing.T, node *lab.Node, v view, args ...string) *daemon {
 	d.cmd.Env = append(os.Environ(), node.Environ()...)
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: v.flags}
-	if err := d.cmd.Start(); err != nil {
-		t.Fatalf("starting the agent: %v", err)
-	}
+	must.Succeed(t, d.cmd.Start(), "starting the agent")
 	t.Cleanup(func() {
 		if d.cmd.ProcessState == nil {
 			d.cmd.Process.Kill()
@@ -88,7 +87,5 @@ func (d *daemon) end() {
 	d.t.Helper()
 	d.says(`msg="agent starting"`) // before that a signal kills it
 	d.cmd.Process.Signal(syscall.SIGTERM)
-	if err := d.cmd.Wait(); err != nil {
-		d.t.Errorf("the agent exited with %v:\n%s", err, d.out)
-	}
+	must.Succeed(d.t, d.cmd.Wait(), "the agent:", d.out)
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/test/background"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/lab"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -169,9 +170,7 @@ func (c *pods) startPod(pod lab.Pod, how string) {
 		l.addr = reply.Addresses()[0]
 	} else {
 		addrs, err := l.Add(c.net)
-		if err != nil {
-			c.t.Fatalf("ADD %s: %v\n%s", pod.Name, err, strings.Join(c.history, "\n"))
-		}
+		must.Succeed(c.t, err, "ADD", pod.Name, strings.Join(c.history, "\n"))
 		l.addr = addrs[0]
 	}
 	c.counts[how]++
@@ -185,9 +184,7 @@ func (c *pods) startPod(pod lab.Pod, how string) {
 func (c *pods) remount(l *instance, to string) string {
 	must.Succeed(c.t, os.MkdirAll(filepath.Dir(to), 0o755))
 	must.Succeed(c.t, os.WriteFile(to, nil, 0o444))
-	if err := unix.Mount(l.mounted, to, "", unix.MS_BIND, ""); err != nil {
-		c.t.Fatalf("mount %s at %s: %v", l.mounted, to, err)
-	}
+	must.Succeed(c.t, unix.Mount(l.mounted, to, "", unix.MS_BIND, ""), "mount", l.mounted, "at", to)
 	c.t.Cleanup(func() { unix.Unmount(to, unix.MNT_DETACH) })
 	c.unmount(l)
 	l.mounted = to
@@ -223,9 +220,7 @@ func (c *pods) stop(i int) {
 	} else {
 		err = l.Del(c.net)
 	}
-	if err != nil {
-		c.t.Fatalf("DEL %s: %v", l.Pod.Name, err)
-	}
+	must.Succeed(c.t, err, "DEL", l.Pod.Name)
 	c.unmount(l)
 	l.Remove()
 	c.say("%s is stopped", l.Pod.Name)
@@ -283,18 +278,15 @@ func (c *pods) round(v view) {
 	c.t.Helper()
 	if c.Intn(4) == 0 {
 		c.history = append(c.history, "leasectl gc instead")
-		if _, err := c.node.Leasectl("gc"); err != nil {
-			c.t.Error(err)
-		}
+		_, err := c.node.Leasectl("gc")
+		must.Succeed(c.t, err)
 	} else {
 		d := begin(c.t, c.node, v)
 		d.says(`msg="node surveyed"`)
 		background.Eventually(c.t, func() string { return c.unreleased(d) })
 		d.end()
 	}
-	if wrong := c.unreleased(nil); wrong != "" {
-		c.t.Error(wrong)
-	}
+	check.Equal(c.t, c.unreleased(nil), "")
 	c.dead = nil
 	c.untouched()
 }
@@ -333,8 +325,6 @@ func (c *pods) roundWithoutView(v view) {
 	d := begin(c.t, c.node, v)
 	d.says("the host cannot be seen from here, so nothing is done")
 	d.end()
-	if diff := gocmp.Diff(before, list()); diff != "" {
-		c.t.Errorf("an agent %s has changed something (-before +after):\n%s", v.name, diff)
-	}
+	check.NoDiff(c.t, gocmp.Diff(before, list()), "before and after an agent", v.name)
 	c.untouched()
 }

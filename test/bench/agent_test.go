@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -125,8 +124,7 @@ func (a *agent) visit(path string, pause time.Duration) {
 
 // cpu returns the CPU time of the agent.
 func (a *agent) cpu() time.Duration {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", a.pid))
-	must.Succeed(a.b, err)
+	stat := must.Read(a.b, fmt.Sprintf("/proc/%d/stat", a.pid))
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')'):]))
 	user, err1 := strconv.Atoi(fields[12])
 	system, err2 := strconv.Atoi(fields[13])
@@ -137,8 +135,7 @@ func (a *agent) cpu() time.Duration {
 
 // reportMemory reports how much memory of the agent is resident, and was at most.
 func (a *agent) reportMemory() {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.pid))
-	must.Succeed(a.b, err)
+	status := must.Read(a.b, fmt.Sprintf("/proc/%d/status", a.pid))
 	a.b.ReportMetric(0, "ns/op")
 	for unit, name := range map[string]string{"MiB": "VmRSS:", "MiB-most": "VmHWM:"} {
 		_, rest, _ := strings.Cut(string(status), name)

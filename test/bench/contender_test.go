@@ -15,6 +15,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/lab"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -62,8 +63,7 @@ func program(name string) string {
 // install installs a copy of a program. A program that the linker has written starts a tenth slower
 // than a copy, which is in memory in larger pieces (folios).
 func (c *contender) install(name, program string) {
-	content, err := os.ReadFile(program)
-	must.Succeed(c.b, err)
+	content := must.Read(c.b, program)
 	path := filepath.Join(c.node.Dir, "copy-of-"+name)
 	must.Succeed(c.b, os.WriteFile(path, content, 0o755))
 	c.node.Install(name, path)
@@ -86,9 +86,7 @@ func (c *contender) call(verb, pod string) time.Duration { return c.do(c.prepare
 
 func (c *contender) do(call lab.Call) time.Duration {
 	reply := c.node.Call(call)
-	if reply.Exit != 0 {
-		c.b.Errorf("%s: %+v", call.Verb, reply)
-	}
+	check.Equal(c.b, reply.Exit, 0, call.Verb, reply)
 	return reply.Took
 }
 
@@ -141,8 +139,7 @@ func (c *contender) fillLeasehold(subnet string, leases int) {
 	set, err := pool.NewSet(r)
 	must.Succeed(c.b, err)
 	namespaces := c.b.TempDir()
-	boot, err := os.ReadFile(filepath.Join(c.node.Dir, "boot_id"))
-	must.Succeed(c.b, err)
+	boot := must.Read(c.b, filepath.Join(c.node.Dir, "boot_id"))
 	now := lease.Instant{Wall: time.Now(), BootID: string(boot[:36])}
 	p := lease.Pool{DataDir: c.node.NetworksDir(), Network: c.net.Name}
 	c.update(func(tx *store.Tx) error {

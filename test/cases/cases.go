@@ -4,9 +4,10 @@
 package cases
 
 import (
-	"os"
 	"strings"
 	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // A Case has no name if it is of the lines before the first case.
@@ -19,10 +20,7 @@ type Case struct {
 // Read returns the cases of a file.
 func Read(t testing.TB, file string) (all []Case) {
 	t.Helper()
-	content, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must.Read(t, file)
 	for line := range strings.Lines("== \n" + string(content)) {
 		line = strings.TrimSuffix(line, "\n")
 		if name, isCase := strings.CutPrefix(line, "== "); isCase {

@@ -109,7 +109,7 @@ var stdoutFault = fmt.Sprintf("system call %d on fd 1,", unix.SYS_WRITE)
 // one.
 func (s scenario) run(t *testing.T, fault string, n int) (injected bool) {
 	t.Run(fmt.Sprint(n), func(t *testing.T) {
-		w := &fixture{testNode: newTestNode(t, 6, nil), pod: lab.NewPod("default", "db-0", "10")}
+		w := &fixture{testNode: newTestNode(t, 6), pod: lab.NewPod("default", "db-0", "10")}
 		s.setup(w)
 		sandbox := s.sandbox(w)
 

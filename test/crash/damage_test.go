@@ -33,7 +33,7 @@ type damagedNode struct {
 func newDamagedNode(t *testing.T) *damagedNode {
 	away, up := howMany(15, 100), howMany(40, 200)
 	p := &damagedNode{
-		testNode: newTestNode(t, away+up+howMany(20, 40), nil), rng: lab.Rand(t), known: map[string]string{},
+		testNode: newTestNode(t, away+up+howMany(20, 40)), rng: lab.Rand(t), known: map[string]string{},
 	}
 	onTmpfs(t, p.node.StateDir(), 2<<30) // after a panic bbolt keeps the file mapped
 	onTmpfs(t, p.node.NetworksDir(), 64<<20)
@@ -57,8 +57,7 @@ func newDamagedNode(t *testing.T) *damagedNode {
 	p.bound = p.owner
 	p.saved = t.TempDir()
 	p.copy(p.node.StateDir(), p.node.NetworksDir(), p.saved)
-	store, err := os.ReadFile(filepath.Join(p.saved, "state/leases.db"))
-	must.Succeed(t, err)
+	store := must.Read(t, filepath.Join(p.saved, "state/leases.db"))
 	used := (len(bytes.TrimRight(store, "\x00")) + page - 1) / page
 	p.store = store[:(used+1)*page]
 	return p
@@ -67,9 +66,8 @@ func newDamagedNode(t *testing.T) *damagedNode {
 // copy copies directories into another one.
 func (p *damagedNode) copy(args ...string) {
 	p.Helper()
-	if out, err := exec.Command("cp", append([]string{"--archive"}, args...)...).CombinedOutput(); err != nil {
-		p.Fatalf("cp %q: %v: %s", args, err, out)
-	}
+	out, err := exec.Command("cp", append([]string{"--archive"}, args...)...).CombinedOutput()
+	must.Succeed(p, err, args, string(out))
 }
 
 // in returns a sandbox of a pod in an existing network namespace.

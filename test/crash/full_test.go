@@ -26,7 +26,7 @@ func TestDiskFull(t *testing.T) {
 		"of host-local's files":                 {(*lab.Node).NetworksDir, 256 << 10},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newTestNode(t, 12, nil)
+			c := newTestNode(t, 12)
 			rng := lab.Rand(t)
 			dir := disk.of(c.node)
 			onTmpfs(t, dir, disk.bytes)
@@ -95,9 +95,7 @@ func fill(t *testing.T, dir string, rng *rand.Rand) (free func()) {
 	left := uint64(max(0, rng.IntN(16)-8))
 	ballast := filepath.Join(dir, "ballast")
 	if disk.Bfree > left {
-		if err := os.WriteFile(ballast, make([]byte, (disk.Bfree-left)*uint64(disk.Bsize)), 0o600); err != nil {
-			t.Fatalf("ballast: %v", err)
-		}
+		must.Succeed(t, os.WriteFile(ballast, make([]byte, (disk.Bfree-left)*uint64(disk.Bsize)), 0o600), "ballast")
 	}
 	return func() { os.Remove(ballast) }
 }

@@ -21,7 +21,7 @@ func TestRandomKills(t *testing.T) {
 		addr    string       // of the last result, or ""
 	}
 	rng := lab.Rand(t)
-	c := newTestNode(t, pool, nil)
+	c := newTestNode(t, pool)
 	var killed atomic.Int64
 	call := func(rng *rand.Rand, p *pod, verb string) lab.Reply {
 		call := p.sandbox.IPAMCall(c.net, verb)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/lab"
 )
 
@@ -12,7 +13,7 @@ import (
 func TestMixedCalls(t *testing.T) {
 	const pods = 24
 	rng := lab.Rand(t)
-	c := newTestNode(t, 40, nil)
+	c := newTestNode(t, 40)
 	hostLocal := c.as(lab.Conf{"type": "host-local"})
 	sandboxes := make([]*lab.Sandbox, pods)
 	served := map[string]int{}
@@ -26,9 +27,7 @@ func TestMixedCalls(t *testing.T) {
 		sandbox := sandboxes[i]
 		if sandbox != nil {
 			reply := c.track(sandbox, "DEL", func() lab.Reply { return sandbox.Call(net, "DEL") })
-			if reply.Exit != 0 {
-				t.Errorf("%s, DEL of %s: %+v", who, sandbox.Pod.Name, reply)
-			}
+			check.Equal(t, reply.Exit, 0, who, "DEL of", sandbox.Pod.Name, reply)
 			sandbox.RemoveKeepingInode()
 			sandboxes[i] = nil
 			continue

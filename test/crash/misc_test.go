@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/test/background"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/lab"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -35,7 +36,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const callers = 8
-			c := newTestNode(t, 3*callers, nil)
+			c := newTestNode(t, 3*callers)
 			for i := range callers {
 				c.start(lab.NewPod("default", fmt.Sprint("old-", i), ""))
 			}
@@ -52,9 +53,7 @@ func TestRemovedWhileWaiting(t *testing.T) {
 					for reply.IsBusy() {
 						reply = c.call(sandbox, "ADD")
 					}
-					if reply.Exit != 0 {
-						t.Errorf("ADD: %+v", reply)
-					}
+					check.Equal(t, reply.Exit, 0, "ADD", reply)
 				})
 			}
 			time.Sleep(200 * time.Millisecond) // most calls wait for the lock then
@@ -77,7 +76,7 @@ func TestParentKilled(t *testing.T) {
 		"the sandbox is removed after the late ADD":  false,
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newTestNode(t, 6, nil)
+			c := newTestNode(t, 6)
 			file := func(name string) string { return filepath.Join(c.node.Dir, name) }
 			script := fmt.Sprintf("#!/bin/sh\nexec 2>/dev/null\n>%s\nuntil [ -e %s ]; do sleep 0.02; done\n%s\n>%s\n",
 				file("started"), file("go"), lab.Bin("leasehold"), file("done"))
@@ -102,9 +101,7 @@ func TestParentKilled(t *testing.T) {
 				_, err := os.Stat(file("done"))
 				return err == nil
 			})
-			if bound := c.node.Leases("--state", "bound"); len(bound) > 0 {
-				t.Errorf("bound after the late ADD: %+v", bound)
-			}
+			check.Empty(t, c.node.Leases("--state", "bound"), "bound after the late ADD")
 			sandbox.Remove()
 			c.checkNoLeak()
 			c.node.Check()

@@ -42,9 +42,8 @@ type testNode struct {
 
 var subnets atomic.Int64
 
-// newTestNode returns a node with a pool of n addresses, which are not used by other tests, and
-// additional fields in the ipam section.
-func newTestNode(t *testing.T, n int, more lab.Conf) *testNode {
+// newTestNode returns a node with a pool of n addresses, which are not used by other tests.
+func newTestNode(t *testing.T, n int) *testNode {
 	node := lab.NewNode(t)
 	subnet := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(100 + subnets.Add(1)), 0, 0}), 16)
 	c := &testNode{T: t, node: node, owner: map[string]*lab.Sandbox{}}
@@ -57,7 +56,7 @@ func newTestNode(t *testing.T, n int, more lab.Conf) *testNode {
 	ipam := lab.With(node.IPAM(), lab.Conf{
 		"ranges": ranges, "cniCacheDirs": []string{filepath.Join(node.Dir, "cache", "results")},
 	})
-	c.net = node.Network("net", "1.0.0", node.Bridge(lab.With(ipam, more)))
+	c.net = node.Network("net", "1.0.0", node.Bridge(ipam))
 	return c
 }
 
@@ -142,9 +141,7 @@ func (c *testNode) attach(net *lab.Network, pod lab.Pod) *lab.Sandbox {
 	c.Helper()
 	sandbox := c.node.Sandbox(pod.Recreated())
 	addrs, err := sandbox.Add(net)
-	if err != nil {
-		c.Fatalf("ADD of %s: %v", pod.Name, err)
-	}
+	must.Succeed(c, err, "ADD of", pod.Name)
 	c.calls++
 	for _, addr := range addrs {
 		c.take(sandbox, addr)
@@ -157,9 +154,7 @@ func (c *testNode) detach(net *lab.Network, sandbox *lab.Sandbox) {
 	c.Helper()
 	c.forget(sandbox)
 	c.calls++
-	if err := sandbox.Stop(net); err != nil {
-		c.Errorf("DEL of %s: %v", sandbox.Pod.Name, err)
-	}
+	must.Succeed(c, sandbox.Stop(net), "DEL of", sandbox.Pod.Name)
 }
 
 // checkNoLeak assigns all addresses that no running container has, which must succeed (I3), and
@@ -224,8 +219,6 @@ func (c *testNode) checkModel() {
 func onTmpfs(t *testing.T, dir string, bytes int) {
 	t.Helper()
 	must.Succeed(t, os.MkdirAll(dir, 0o700))
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("mode=0700,size=%d", bytes)); err != nil {
-		t.Fatalf("mount %s: %v", dir, err)
-	}
+	must.Succeed(t, unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("mode=0700,size=%d", bytes)), "mount", dir)
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 }

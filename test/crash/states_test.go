@@ -47,7 +47,7 @@ type step struct {
 // synced, the last of them torn, and the names of a directory as they were at any time since it was
 // synced.
 func TestCrashStates(t *testing.T) {
-	p := &recording{testNode: newTestNode(t, 8, nil), rng: lab.Rand(t)}
+	p := &recording{testNode: newTestNode(t, 8), rng: lab.Rand(t)}
 	v4 := p.net.Main["ipam"].(lab.Conf)["ranges"].([][]lab.Conf)
 	v6 := []lab.Conf{{"subnet": "fd00:5::/64", "rangeStart": "fd00:5::10", "rangeEnd": "fd00:5::17"}}
 	p.net = p.as(lab.Conf{"ranges": append(v4, v6)}) // two sets, to detect incomplete results
@@ -107,9 +107,7 @@ func (p *recording) step(verb string, sandbox *lab.Sandbox) *lab.Sandbox {
 		p.Fatalf("%s of %s: %+v", verb, sandbox.Pod.Name, reply)
 	}
 	before := len(p.trace.changes)
-	if err := p.trace.read(output, p.node.Clock); err != nil {
-		p.Fatalf("strace: %v", err)
-	}
+	must.Succeed(p, p.trace.read(output, p.node.Clock), "strace")
 	syncs := 0
 	for _, c := range p.trace.changes[before:] {
 		if c.kind == "sync" {

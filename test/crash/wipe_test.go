@@ -6,13 +6,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/lab"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -21,7 +21,7 @@ import (
 // leases from the sources that are left.
 func TestWipe(t *testing.T) {
 	const pods, hidden = 50, 5
-	c := newTestNode(t, 100, nil)
+	c := newTestNode(t, 100)
 	rng := lab.Rand(t)
 	var hiddenOnes []*lab.Sandbox
 	for i := range pods {
@@ -48,9 +48,7 @@ func TestWipe(t *testing.T) {
 			return os.WriteFile(store, garbage(rng, 64<<10), 0o600)
 		}, false},
 	} {
-		if err := harm.do(); err != nil {
-			t.Fatalf("%s: %v", harm.name, err)
-		}
+		must.Succeed(t, harm.do(), harm.name)
 		start := time.Now()
 		c.attach(c.net, lab.NewPod("default", fmt.Sprint("after-", c.calls), "")) // no address twice
 		t.Logf("%s: the next ADD took %s", harm.name, time.Since(start).Round(time.Millisecond))
@@ -64,16 +62,13 @@ func TestWipe(t *testing.T) {
 	// pod.
 	must.Succeed(t, errors.Join(os.RemoveAll(c.node.StateDir()), os.RemoveAll(mirror)))
 	sandbox := c.node.Sandbox(lab.NewPod("default", "too-early", ""))
-	if addrs, err := sandbox.Add(c.net); err == nil || !strings.Contains(err.Error(),
-		"leasectl recover --accept-loss") {
-		t.Fatalf("ADD without a complete source: %v, %v", addrs, err)
-	}
+	addrs, err := sandbox.Add(c.net)
+	check.Error(t, err, "leasectl recover --accept-loss", "ADD without a complete source", addrs)
 	for _, sandbox := range hiddenOnes {
 		c.detach(c.net, sandbox)
 	}
-	if out, err := c.node.Leasectl("recover", "--accept-loss"); err != nil {
-		t.Fatalf("leasectl recover --accept-loss: %v\n%s", err, out)
-	}
+	out, err := c.node.Leasectl("recover", "--accept-loss")
+	must.Succeed(t, err, "leasectl recover --accept-loss", out)
 	for i := range 20 {
 		c.attach(c.net, lab.NewPod("default", fmt.Sprint("new-", i), ""))
 	}
@@ -93,9 +88,8 @@ func (c *testNode) checkRestored(after string, names bool) {
 			c.Errorf("%s: %s has pod %q and container %.12q, want %s and %.12s",
 				after, addr, l.Pod, l.Container, sandbox.Pod.Name, sandbox.ID)
 		}
-		if _, err := os.Stat(filepath.Join(c.node.NetworksDir(), c.net.Name, addr)); err != nil {
-			c.Errorf("%s: host-local's file of %s: %v", after, addr, err)
-		}
+		_, err := os.Stat(filepath.Join(c.node.NetworksDir(), c.net.Name, addr))
+		must.Succeed(c, err, after, "host-local's file of", addr)
 	}
 }
 
@@ -118,9 +112,7 @@ func hide(t *testing.T, sandbox *lab.Sandbox) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatalf("hide the address of %s: %v", sandbox.Pod.Name, err)
-	}
+	must.Succeed(t, err, "hide the address of", sandbox.Pod.Name)
 }
 
 func garbage(rng *rand.Rand, n int) []byte {

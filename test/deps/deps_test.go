@@ -12,6 +12,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/check"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 const module = "github.com/leasehold-cni/leasehold"
@@ -87,17 +90,15 @@ func packages(t *testing.T) (ours []golist, standard map[string]bool) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("go list: %v\n%s", err, &stderr)
-	}
+	must.Succeed(t, err, "go list", &stderr)
 	standard = map[string]bool{}
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p golist
-		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+		err := d.Decode(&p)
+		if errors.Is(err, io.EOF) {
 			return ours, standard
-		} else if err != nil {
-			t.Fatal(err)
 		}
+		must.Succeed(t, err)
 		standard[p.ImportPath] = p.Standard
 		if strings.HasPrefix(p.ImportPath, module+"/") {
 			ours = append(ours, p)
@@ -155,9 +156,7 @@ func TestImportsFollowLayers(t *testing.T) {
 		}
 		for _, path := range p.Imports {
 			if to, ok := within(path); ok {
-				if why := breach(from, to); why != "" {
-					t.Errorf("%s imports %s: %s", from, to, why)
-				}
+				check.Equal(t, breach(from, to), "", from, "imports", to)
 			}
 		}
 	}
@@ -167,9 +166,8 @@ func TestImportsFollowLayers(t *testing.T) {
 func TestFirstSentences(t *testing.T) {
 	ours, _ := packages(t)
 	for _, p := range ours {
-		if name, _ := within(p.ImportPath); !strings.Contains(p.Doc, sentences[name]) {
-			t.Errorf("the first sentence of %s is %q, without %q of docs/architecture.md", name, p.Doc, sentences[name])
-		}
+		name, _ := within(p.ImportPath)
+		check.Contains(t, p.Doc, sentences[name], "the first sentence of", name, "and docs/architecture.md")
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"testing"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -25,7 +26,5 @@ func AssertClosed(t *testing.T, f func()) {
 	for range 3 {
 		f()
 	}
-	if after := opened(); after != before {
-		t.Errorf("%d descriptors before, %d after", before, after)
-	}
+	check.Equal(t, opened(), before, "descriptors")
 }

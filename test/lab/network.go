@@ -13,6 +13,8 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // A Conf is a piece of CNI configuration.
@@ -32,9 +34,7 @@ type Network struct {
 func (n *Node) Network(name, version string, plugins ...Conf) *Network {
 	n.t.Helper()
 	bytes, err := json.Marshal(Conf{"cniVersion": version, "name": name, "plugins": plugins})
-	if err != nil {
-		n.t.Fatalf("network %s: %v", name, err)
-	}
+	must.Succeed(n.t, err, "network", name)
 	net := n.List(bytes)
 	net.Version, net.Main = version, plugins[0]
 	return net
@@ -45,9 +45,7 @@ func (n *Node) Network(name, version string, plugins ...Conf) *Network {
 func (n *Node) List(content []byte) *Network {
 	n.t.Helper()
 	list, err := libcni.NetworkConfFromBytes(content)
-	if err != nil {
-		n.t.Fatalf("network configuration: %v in %s", err, content)
-	}
+	must.Succeed(n.t, err, "network configuration", string(content))
 	return &Network{Name: list.Name, node: n, list: list}
 }
 
@@ -99,9 +97,7 @@ func (n *Node) Macvlan(ipam Conf) Conf {
 		}
 		return nil
 	})
-	if err != nil {
-		n.t.Fatalf("master link: %v", err)
-	}
+	must.Succeed(n.t, err, "master link")
 	return annotated(Conf{"type": "macvlan", "master": master, "ipam": ipam})
 }
 
@@ -114,9 +110,7 @@ func (n *Node) Flannel(ipam Conf, subnet, subnet6 string) Conf {
 		}
 	}
 	env := filepath.Join(n.mkdir("flannel"), Link("subnet")+".env")
-	if err := os.WriteFile(env, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
-		n.t.Fatalf("%v", err)
-	}
+	must.Succeed(n.t, os.WriteFile(env, []byte(strings.Join(lines, "\n")+"\n"), 0o644))
 	return annotated(Conf{
 		"type": "flannel", "subnetFile": env, "dataDir": n.mkdir("flannel"), "ipam": ipam,
 		"delegate": Conf{"bridge": Link("cni"), "isDefaultGateway": true},
@@ -132,9 +126,7 @@ func annotated(conf Conf) Conf {
 func (net *Network) Stdin(more Conf) string {
 	conf := With(With(net.Main, Conf{"cniVersion": net.Version, "name": net.Name}), more)
 	bytes, err := json.Marshal(conf)
-	if err != nil {
-		net.node.t.Fatalf("network %s: %v", net.Name, err)
-	}
+	must.Succeed(net.node.t, err, "network", net.Name)
 	return string(bytes)
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // Annotations is the capability with which runtimes pass a pod's annotations to a plugin.
@@ -48,9 +49,8 @@ func NewNode(t testing.TB) *Node {
 	n.Reboot()
 
 	var err error
-	if n.host, err = newNetNS(); err != nil {
-		t.Fatalf("network namespace of the node: %v", err)
-	}
+	n.host, err = newNetNS()
+	must.Succeed(t, err, "network namespace of the node")
 	t.Cleanup(func() { removeNetNS(n.host) })
 	n.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, n.mkdir("cache"),
 		&runtimeExec{DefaultExec: invoke.DefaultExec{RawExec: &invoke.RawExec{}}, node: n})
@@ -72,27 +72,21 @@ func (n *Node) K3s() {
 		n.Install(name, program)
 		err = errors.Join(err, os.Symlink(Bin(name), filepath.Join(plugins, name)))
 	}
-	if err != nil {
-		n.t.Fatalf("the plugins of k3s: %v", err)
-	}
+	must.Succeed(n.t, err, "the plugins of k3s")
 }
 
 // Install installs a program in the node's plugin directory.
 func (n *Node) Install(name, program string) {
 	path := filepath.Join(n.Dir, "bin", name)
 	os.Remove(path)
-	if err := os.Symlink(program, path); err != nil {
-		n.t.Fatalf("install %s: %v", name, err)
-	}
+	must.Succeed(n.t, os.Symlink(program, path), "install", name)
 }
 
 // Reboot gives the node another boot id and an empty run directory. The caller kills its processes.
 func (n *Node) Reboot() {
 	os.RemoveAll(n.RunDir())
 	os.MkdirAll(filepath.Dir(n.RunDir()), 0o755)
-	if err := os.WriteFile(n.bootIDFile(), []byte(newUUID()+"\n"), 0o644); err != nil {
-		n.t.Fatalf("boot id: %v", err)
-	}
+	must.Succeed(n.t, os.WriteFile(n.bootIDFile(), []byte(newUUID()+"\n"), 0o644), "boot id")
 }
 
 // StateDir, RunDir and NetworksDir return the directories of the node's plugin.
@@ -105,9 +99,7 @@ func (n *Node) bootIDFile() string  { return filepath.Join(n.Dir, "boot_id") }
 
 func (n *Node) mkdir(name string) string {
 	dir := filepath.Join(n.Dir, name)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		n.t.Fatalf("%v", err)
-	}
+	must.Succeed(n.t, os.MkdirAll(dir, 0o755))
 	return dir
 }
 
@@ -151,13 +143,9 @@ type Lease = cli.Row
 func (n *Node) Leases(filter ...string) []Lease {
 	n.t.Helper()
 	out, err := n.Leasectl(append([]string{"-o", "json", "list"}, filter...)...)
-	if err != nil {
-		n.t.Fatalf("leasectl list: %v", err)
-	}
+	must.Succeed(n.t, err, "leasectl list")
 	var leases []Lease
-	if err := json.Unmarshal([]byte(out), &leases); err != nil {
-		n.t.Fatalf("leasectl list printed %q: %v", out, err)
-	}
+	must.Succeed(n.t, json.Unmarshal([]byte(out), &leases), "leasectl list printed", out)
 	return leases
 }
 
@@ -174,9 +162,8 @@ func (n *Node) LeasesByAddress(filter ...string) map[string]Lease {
 // Check runs leasectl check.
 func (n *Node) Check() {
 	n.t.Helper()
-	if out, err := n.Leasectl("check"); err != nil {
-		n.t.Errorf("leasectl check: %v\n%s", err, out)
-	}
+	out, err := n.Leasectl("check")
+	must.Succeed(n.t, err, "leasectl check", out)
 }
 
 // runtimeExec executes plugins like a runtime on the node.

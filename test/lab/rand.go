@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // Rand returns a random number generator. The seed is logged, and can be set with SEED.
@@ -14,9 +16,8 @@ func Rand(t testing.TB) *rand.Rand {
 	seed := uint64(time.Now().UnixNano())
 	if text := os.Getenv("SEED"); text != "" {
 		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("SEED: %v", err)
-		}
+		seed, err = strconv.ParseUint(text, 10, 64)
+		must.Succeed(t, err, "SEED")
 	}
 	t.Logf("SEED=%d", seed)
 	return rand.New(rand.NewPCG(seed, 0))

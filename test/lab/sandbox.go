@@ -20,6 +20,8 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // A Pod is the part of a pod that a runtime passes to plugins.
@@ -63,9 +65,7 @@ type Sandbox struct {
 func (n *Node) Sandbox(pod Pod) *Sandbox {
 	n.t.Helper()
 	path, err := newNetNS()
-	if err != nil {
-		n.t.Fatalf("network namespace: %v", err)
-	}
+	must.Succeed(n.t, err, "network namespace")
 	id := newID()
 	s := &Sandbox{
 		Pod: pod, ID: id, NetNS: path, IfName: "eth0", node: n, mount: path,
@@ -198,9 +198,7 @@ func (s *Sandbox) IPAMCall(net *Network, verb string) Call {
 func (s *Sandbox) Start(name string, args ...string) *os.Process {
 	cmd := exec.Command(name, args...)
 	err := ns.WithNetNSPath(s.mount, func(ns.NetNS) error { return cmd.Start() })
-	if err != nil {
-		s.node.t.Fatalf("%s in the sandbox: %v", name, err)
-	}
+	must.Succeed(s.node.t, err, name, "in the sandbox")
 	s.closers = append(s.closers, func() { cmd.Process.Kill(); cmd.Wait() })
 	return cmd.Process
 }
@@ -215,9 +213,7 @@ func (s *Sandbox) Echo() {
 		listener, err = net.Listen("tcp", ":"+EchoPort)
 		return err
 	})
-	if err != nil {
-		s.node.t.Fatalf("echo server: %v", err)
-	}
+	must.Succeed(s.node.t, err, "echo server")
 	s.closers = append(s.closers, func() { listener.Close() })
 	go func() {
 		for {

@@ -12,6 +12,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // A SlowDisk makes each sync of the commands that it starts take longer, and counts the syncs. It
@@ -47,9 +49,7 @@ func NewSlowDisk(t testing.TB, delay time.Duration) *SlowDisk {
 		}
 	}()
 	fd := <-listener
-	if failed != nil {
-		t.Fatalf("delaying syncs (needs Linux 5.19): %v", failed)
-	}
+	must.Succeed(t, failed, "delaying syncs (needs Linux 5.19)")
 	answered := make(chan struct{})
 	go func() {
 		defer close(answered)

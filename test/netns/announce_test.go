@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/leasehold-cni/leasehold/test/background"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/lab"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -36,9 +37,7 @@ func macOf(t *testing.T, s *lab.Sandbox) (mac string) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatalf("the interface of %s: %v", s.Pod.Name, err)
-	}
+	must.Succeed(t, err, "the interface of", s.Pod.Name)
 	return mac
 }
 
@@ -59,9 +58,7 @@ func neighbourMACs(t *testing.T, do func(func() error) error, address string) (m
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatalf("neighbours: %v", err)
-	}
+	must.Succeed(t, err, "neighbours")
 	return macs
 }
 
@@ -83,9 +80,7 @@ func talkedTo(t *testing.T, do func(func() error) error, address, mac string) {
 		return netlink.NeighSet(&netlink.Neigh{LinkIndex: routes[0].LinkIndex, IP: net.ParseIP(address),
 			HardwareAddr: hardware, State: netlink.NUD_STALE})
 	})
-	if err != nil {
-		t.Fatalf("the neighbour entry of %s: %v", address, err)
-	}
+	must.Succeed(t, err, "the neighbour entry of", address)
 }
 
 // queued returns the entries of a node's announce queue.
@@ -112,9 +107,7 @@ func TestReturnIsAnnounced(t *testing.T) {
 	db := lab.NewPod("default", "db-0", "10")
 	sandbox, original := start(t, node, net, db)
 	sibling, _ := start(t, node, net, lab.NewPod("default", "web-0", ""))
-	if n := queued(t, node); len(n) != 0 {
-		t.Errorf("new addresses are queued for announcement: %q", n)
-	}
+	check.Empty(t, queued(t, node), "new addresses that are queued for announcement")
 	addresses := strings.Fields(original)
 	places := map[string]func(func() error) error{"the sibling": inside(sibling), "the node": node.Do}
 	for returns := range 3 {
@@ -150,9 +143,7 @@ func TestReturnIsAnnounced(t *testing.T) {
 					t.Errorf("the plugin has left %s for %s on the node", old, a)
 				}
 			}
-			if got := queued(t, node); !slices.Equal(got, []string{sandbox.ID + "@eth0"}) {
-				t.Errorf("the queue has %q, want the entry of %s", got, sandbox.ID)
-			}
+			check.Slices(t, queued(t, node), []string{sandbox.ID + "@eth0"}, "the queue")
 			for _, name := range []string{"nonsense", sibling.ID + "@eth1", "cafe@eth0"} {
 				must.Succeed(t, os.WriteFile(filepath.Join(node.RunDir(), "announce", name), nil, 0o600))
 			}
@@ -185,9 +176,7 @@ func TestChainedKeepsTheMAC(t *testing.T) {
 			mac := macOf(t, sandbox)
 			sandbox.Echo()
 			for _, a := range strings.Fields(original) {
-				if err := sibling.Ask(a); err != nil {
-					t.Fatalf("connect from another pod: %v", err)
-				}
+				must.Succeed(t, sibling.Ask(a), "connect from another pod")
 			}
 			for range 3 {
 				stop(t, sandbox, net)
@@ -196,16 +185,10 @@ func TestChainedKeepsTheMAC(t *testing.T) {
 				if address != original {
 					t.Fatalf("db-0 came back with %s, want %s", address, original)
 				}
-				if got := macOf(t, sandbox); got != mac {
-					t.Errorf("db-0 came back with the MAC address %s, want %s", got, mac)
-				}
-				if got := sandbox.MACs[sandbox.IfName]; got != mac {
-					t.Errorf("the result has the MAC address %s, want %s", got, mac)
-				}
+				check.Equal(t, macOf(t, sandbox), mac, "db-0 came back with the MAC address")
+				check.Equal(t, sandbox.MACs[sandbox.IfName], mac, "the result has the MAC address")
 				if tc.version != "0.3.1" { // has no CHECK
-					if err := sandbox.Check(net); err != nil {
-						t.Errorf("CHECK: %v", err)
-					}
+					must.Succeed(t, sandbox.Check(net), "CHECK")
 				}
 				sandbox.Echo()
 				for _, a := range strings.Fields(original) {
@@ -213,9 +196,7 @@ func TestChainedKeepsTheMAC(t *testing.T) {
 						!slices.Equal(got, []string{mac}) {
 						t.Errorf("another pod has %v for %s, want %s", got, a, mac)
 					}
-					if err := sibling.Ask(a); err != nil {
-						t.Errorf("connect from another pod: %v", err)
-					}
+					must.Succeed(t, sibling.Ask(a), "connect from another pod")
 				}
 			}
 			if macOf(t, sibling) == mac {
@@ -227,17 +208,11 @@ func TestChainedKeepsTheMAC(t *testing.T) {
 				}
 			}
 			if tc.version == "1.1.0" {
-				if err := net.Status(); err != nil {
-					t.Errorf("STATUS: %v", err)
-				}
+				must.Succeed(t, net.Status(), "STATUS")
 				err := net.GC(types.GCAttachment{ContainerID: sandbox.ID, IfName: "eth0"},
 					types.GCAttachment{ContainerID: sibling.ID, IfName: "eth0"})
-				if err != nil {
-					t.Errorf("GC: %v", err)
-				}
-				if got := macOf(t, sandbox); got != mac {
-					t.Errorf("MAC address after STATUS and GC: %s, want %s", got, mac)
-				}
+				must.Succeed(t, err, "GC")
+				check.Equal(t, macOf(t, sandbox), mac, "MAC address after STATUS and GC")
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestGCThroughLibcni verifies GC with libcni, which calls DEL for attachments that are in its
@@ -16,13 +17,9 @@ func TestGCThroughLibcni(t *testing.T) {
 	keep, _ := start(t, node, net, lab.NewPod("default", "keep", ""))
 	lost, original := start(t, node, net, lab.NewPod("default", "lost", "10"))
 	lost.Remove()
-	if err := net.GC(types.GCAttachment{ContainerID: keep.ID, IfName: "eth0"}); err != nil {
-		t.Fatalf("GC: %v", err)
-	}
+	must.Succeed(t, net.GC(types.GCAttachment{ContainerID: keep.ID, IfName: "eth0"}), "GC")
 	if ls := of(node.Leases(), lost.Pod); len(ls) != 1 || ls[0].State != "Held" || ls[0].Address != original {
 		t.Errorf("leases of the lost pod: %+v, want %s held", ls, original)
 	}
-	if err := keep.Check(net); err != nil {
-		t.Errorf("CHECK of the remaining pod: %v", err)
-	}
+	must.Succeed(t, keep.Check(net), "CHECK of the remaining pod")
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/lab"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -28,9 +29,7 @@ func writeList(t *testing.T, node *lab.Node, text string) (path string) {
 // readList returns the network of a file, as a runtime loads it now.
 func readList(t *testing.T, node *lab.Node, path string) *lab.Network {
 	t.Helper()
-	content, err := os.ReadFile(path)
-	must.Succeed(t, err)
-	return node.List(content)
+	return node.List(must.Read(t, path))
 }
 
 // TestInstallConf names leasehold in lists that real plugins read, whatever the case of their keys.
@@ -75,9 +74,8 @@ func TestInstallConf(t *testing.T) {
 			}
 			stop(t, old, net)
 			start(t, node, net, lab.NewPod("default", "other", ""))
-			if _, again := start(t, node, net, old.Pod.Recreated()); (again == address) != (c.refused == "") {
-				t.Errorf("the pod that had %s of host-local has %s", address, again)
-			}
+			_, again := start(t, node, net, old.Pod.Recreated())
+			check.Equal(t, again == address, c.refused == "", "the pod that had", address, "of host-local has", again)
 		})
 	}
 }

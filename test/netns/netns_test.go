@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestMain(m *testing.M) { lab.Main(m) }
@@ -48,17 +49,13 @@ func start(t *testing.T, node *lab.Node, net *lab.Network, pod lab.Pod) (*lab.Sa
 func add(t *testing.T, sandbox *lab.Sandbox, net *lab.Network) string {
 	t.Helper()
 	addrs, err := sandbox.Add(net)
-	if err != nil {
-		t.Fatalf("ADD %s: %v", sandbox.Pod.Name, err)
-	}
+	must.Succeed(t, err, "ADD", sandbox.Pod.Name)
 	return strings.Join(addrs, " ")
 }
 
 func stop(t *testing.T, sandbox *lab.Sandbox, net *lab.Network) {
 	t.Helper()
-	if err := sandbox.Stop(net); err != nil {
-		t.Fatalf("DEL %s: %v", sandbox.Pod.Name, err)
-	}
+	must.Succeed(t, sandbox.Stop(net), "DEL", sandbox.Pod.Name)
 }
 
 // of returns the leases of a pod.

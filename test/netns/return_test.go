@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // TestReturn verifies with every main plugin that a returned pod with a window has its addresses
@@ -33,9 +35,7 @@ func TestReturn(t *testing.T) {
 			}
 
 			second, address := start(t, node, net, db.Recreated())
-			if address != original {
-				t.Errorf("db-0 came back with %s, want %s", address, original)
-			}
+			check.Equal(t, address, original, "db-0 came back with")
 			if _, address := start(t, node, net, web.Recreated()); address == plainAddress {
 				t.Errorf("web-0 has no window and got %s again, want the next address", address)
 			}
@@ -45,13 +45,9 @@ func TestReturn(t *testing.T) {
 				t.Fatalf("db-0 has %d leases, want one for each family: %+v", len(held), held)
 			}
 			for _, l := range held {
-				if l.Container != second.ID || l.State != "Bound" {
-					t.Errorf("the lease of %s is %s by %s, want Bound by %s",
-						l.Address, l.State, l.Container, second.ID)
-				}
-				if err := client.Ask(l.Address); err != nil {
-					t.Errorf("connect from another pod to db-0: %v", err)
-				}
+				check.Equal(t, l.Container, second.ID, "the container of", l.Address)
+				check.Equal(t, l.State, "Bound", "the state of", l.Address)
+				must.Succeed(t, client.Ask(l.Address), "connect from another pod to db-0")
 			}
 		})
 	}

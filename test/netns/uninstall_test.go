@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/leasehold-cni/leasehold/test/background"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/lab"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -30,9 +31,7 @@ func uninstall(t *testing.T, node *lab.Node, path string) string {
 	t.Helper()
 	out, err := node.Leasectl("uninstall", "--cni-bin-dir="+filepath.Join(node.Dir, "bin"),
 		"--cni-conf-dir="+filepath.Dir(path), "--yes")
-	if err != nil {
-		t.Fatalf("leasectl uninstall: %v\n%s", err, out)
-	}
+	must.Succeed(t, err, "leasectl uninstall", out)
 	return out
 }
 
@@ -121,21 +120,15 @@ func TestUninstallUnderRunningPods(t *testing.T) {
 			late, _ := start(t, node, net, lab.NewPod("default", "late", ""))
 			stop(t, late, net)
 			net = readList(t, node, path)
-			if err := c.del(pods[0], net); err != nil {
-				t.Errorf("DEL: %v", err)
-			}
+			must.Succeed(t, c.del(pods[0], net), "DEL")
 			next, _ := start(t, node, net, lab.NewPod("default", "next", ""))
 			stop(t, next, net)
 			var last errgroup.Group // the last two end at the same time
 			for _, pod := range pods[1:3] {
 				last.Go(func() error { return c.del(pod, net) })
 			}
-			if err := last.Wait(); err != nil {
-				t.Errorf("DEL: %v", err)
-			}
-			if files := addressFiles(t, node); len(files) > 0 {
-				t.Errorf("addresses of ended pods are in use: %v", files)
-			}
+			must.Succeed(t, last.Wait(), "DEL")
+			check.Empty(t, addressFiles(t, node), "addresses of ended pods")
 			if c.stays {
 				uninstall(t, node, path)
 			}
@@ -159,12 +152,9 @@ func TestInstallOverTheForwarder(t *testing.T) {
 		Stdin: strings.ReplaceAll(`{"cniVersion":"0.4.0","name":"net",`+entry, "@", node.Dir)}); r.Exit != 0 {
 		t.Fatalf("DEL: %s", r.Stdout)
 	}
-	if out, err := node.Leasectl("install", "--cni-bin-dir="+filepath.Join(node.Dir, "bin")); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if err := pod.Del(named); err != nil {
-		t.Error(err)
-	}
+	out, err := node.Leasectl("install", "--cni-bin-dir="+filepath.Join(node.Dir, "bin"))
+	must.Succeed(t, err, out)
+	must.Succeed(t, pod.Del(named))
 	background.Until(t, "ended: the forwarder", func() bool {
 		programs, _ := filepath.Glob("/proc/[0-9]*/exe")
 		return !slices.ContainsFunc(programs, func(path string) bool {
@@ -172,10 +162,8 @@ func TestInstallOverTheForwarder(t *testing.T) {
 			return strings.HasPrefix(filepath.Base(program), "leasehold")
 		})
 	})
-	plugin, err := os.ReadFile(filepath.Join(node.Dir, "bin", "leasehold"))
-	want, _ := os.ReadFile(lab.Bin("leasehold"))
-	if err != nil || !slices.Equal(plugin, want) {
-		t.Errorf("the plugin that was installed again is gone: %v", err)
+	if !slices.Equal(must.Read(t, filepath.Join(node.Dir, "bin", "leasehold")), must.Read(t, lab.Bin("leasehold"))) {
+		t.Error("the plugin that was installed again is gone")
 	}
 }
 
@@ -194,11 +182,7 @@ func TestUninstallKeepsNoUnownedFile(t *testing.T) {
 		t.Fatalf("the address of the interface is not in use: %v", files)
 	}
 	text := uninstall(t, node, path)
-	if files := addressFiles(t, node); !slices.Equal(files, []string{address}) {
-		t.Errorf("the files are %v, want that of %s alone", files, address)
-	}
-	if !strings.Contains(text, "addresses on interfaces of unknown containers: 10.1.0.77;") {
-		t.Errorf("it prints %s", text)
-	}
+	check.Slices(t, addressFiles(t, node), []string{address}, "the files")
+	check.Contains(t, text, "addresses on interfaces of unknown containers: 10.1.0.77;")
 	stop(t, known, readList(t, node, path))
 }

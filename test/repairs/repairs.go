@@ -5,7 +5,6 @@ package repairs
 import (
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -50,8 +49,7 @@ func Find(t *testing.T, dir, expression string) (all []string) {
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	must.Succeed(t, err)
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
-		must.Succeed(t, err)
+		text := must.Read(t, path)
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}
