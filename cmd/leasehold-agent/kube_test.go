@@ -49,9 +49,7 @@ func TestStartWithABusyAPIServer(t *testing.T) {
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		time.AfterFunc(2500*time.Millisecond, stop)
-		if err := agent.Run(ctx, log, tasks); err != nil {
-			t.Error(err)
-		}
+		must.Succeed(t, agent.Run(ctx, log, tasks))
 		if n := requests["/api/v1/pods"]; n < 1 || n > 3 || len(requests) > 1 {
 			t.Errorf("requests: %v; want 1 to 3 lists of pods", requests)
 		}

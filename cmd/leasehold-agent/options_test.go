@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // TestArguments runs the program with command lines with which no agent starts.
@@ -32,11 +33,10 @@ func TestArguments(t *testing.T) {
 	} {
 		var stdout, stderr bytes.Buffer
 		code := execute(t.Context(), append([]string{}, strings.Fields(c.args)...), &stdout, &stderr)
-		if code != c.code || !strings.Contains(stdout.String(), c.stdout) ||
-			!strings.Contains(stderr.String(), c.stderr) || (c.stdout == "") != (stdout.Len() == 0) ||
-			(c.stderr == "") != (stderr.Len() == 0) {
-			t.Errorf("%q: exit status %d, %q, %q; want %d, %q, %q", c.args, code, &stdout, &stderr, c.code, c.stdout,
-				c.stderr)
-		}
+		check.Equal(t, code, c.code, c.args, &stderr)
+		check.Contains(t, stdout.String(), c.stdout, c.args)
+		check.Contains(t, stderr.String(), c.stderr, c.args)
+		check.Equal(t, stdout.Len() == 0, c.stdout == "", c.args, &stdout)
+		check.Equal(t, stderr.Len() == 0, c.stderr == "", c.args, &stderr)
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -69,16 +70,13 @@ func TestServesTheNewestCertificate(t *testing.T) {
 
 	first, firstCA := newSecret(t, "manager.system.svc")
 	c.load(first)
-	if err := dial(t, c, &tls.Config{RootCAs: firstCA, ServerName: "manager.system.svc"}); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, dial(t, c, &tls.Config{RootCAs: firstCA, ServerName: "manager.system.svc"}))
 	if err := dial(t, c, &tls.Config{RootCAs: firstCA, ServerName: "manager.system.svc",
 		MaxVersion: tls.VersionTLS12}); err == nil {
 		t.Error("handshake with TLS 1.2 succeeded")
 	}
-	if _, err := os.Stat(filepath.Join(c.dir, "tls.crt")); err != nil {
-		t.Error(err)
-	}
+	_, err := os.Stat(filepath.Join(c.dir, "tls.crt"))
+	must.Succeed(t, err)
 	if _, err := os.Stat(filepath.Join(c.dir, "tls.key")); err == nil {
 		t.Error("the key was written to disk")
 	}
@@ -86,26 +84,18 @@ func TestServesTheNewestCertificate(t *testing.T) {
 	block, _ := pem.Decode(first.Data["tls.crt"])
 	cert, err := x509.ParseCertificate(block.Bytes)
 	must.Succeed(t, err)
-	if got, want := testutil.ToFloat64(c.expires), float64(cert.NotAfter.Unix()); got != want {
-		t.Errorf("the certificate expires at %v by the metric, want %v", got, want)
-	}
+	check.Equal(t, testutil.ToFloat64(c.expires), float64(cert.NotAfter.Unix()), "the metric of the expiry")
 
 	second, secondCA := newSecret(t, "manager.system.svc")
 	c.load(second)
-	if err := dial(t, c, &tls.Config{RootCAs: secondCA, ServerName: "manager.system.svc"}); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, dial(t, c, &tls.Config{RootCAs: secondCA, ServerName: "manager.system.svc"}))
 	c.load(&corev1.Secret{Data: map[string][]byte{"tls.crt": []byte("damaged"), "tls.key": second.Data["tls.key"]}})
-	if err := dial(t, c, &tls.Config{RootCAs: secondCA, ServerName: "manager.system.svc"}); err != nil {
-		t.Errorf("a damaged Secret replaced the certificate: %v", err)
-	}
+	must.Succeed(t, dial(t, c, &tls.Config{RootCAs: secondCA, ServerName: "manager.system.svc"}), "a damaged Secret")
 	if err := c.isReady(nil); err == nil {
 		t.Error("ready before the CA is in the webhook configurations")
 	}
 	close(c.ready)
-	if err := c.isReady(nil); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, c.isReady(nil))
 }
 
 // A secretAPI is the API server of a manager that does not start. It has the Secret of the manager.
@@ -189,9 +179,7 @@ func TestWebhookClients(t *testing.T) {
 	for _, client := range []*tls.Certificate{&other, &own} {
 		secret, _ := newSecret(t, "api")
 		pair, err := tls.X509KeyPair(secret.Data["tls.crt"], secret.Data["tls.key"])
-		if err = errors.Join(err, os.WriteFile(file, secret.Data["ca.crt"], 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, errors.Join(err, os.WriteFile(file, secret.Data["ca.crt"], 0o600)))
 		*client = pair
 	}
 	config := &tls.Config{Certificates: []tls.Certificate{own}}
@@ -202,9 +190,8 @@ func TestWebhookClients(t *testing.T) {
 		go io.Copy(io.Discard, tls.Client(here, &tls.Config{InsecureSkipVerify: true, Certificates: certificates}))
 		there.SetDeadline(time.Now().Add(time.Minute))
 		here.SetDeadline(time.Now().Add(time.Minute))
-		if err := server.Handshake(); (err == nil) != (name == "own") {
-			t.Errorf("certificate %s: %v", name, err)
-		}
+		err := server.Handshake()
+		check.Equal(t, err == nil, name == "own", "certificate", name, err)
 		here.Close()
 		there.Close()
 	}

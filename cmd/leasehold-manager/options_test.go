@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // parse returns the options with which a command line runs the manager, and the output. The options
@@ -66,7 +67,6 @@ func TestParse(t *testing.T) {
 func TestFailure(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	code := execute(t.Context(), run, []string{"--kubeconfig=/no/such/file"}, &stdout, &stderr)
-	if code != daemon.ExitFailed || !strings.Contains(stderr.String(), "no such file or directory") {
-		t.Errorf("exit status %d, %q", code, &stderr)
-	}
+	check.Equal(t, code, daemon.ExitFailed, "exit status")
+	check.Contains(t, stderr.String(), "no such file or directory")
 }

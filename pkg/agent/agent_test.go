@@ -32,6 +32,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/rundir"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/background"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 	"github.com/leasehold-cni/leasehold/test/ownproc"
 )
@@ -102,21 +103,17 @@ func TestMetrics(t *testing.T) {
 	node.Metrics.(*prometheus.Registry).MustRegister(m)
 	all := node.Metrics.(prometheus.Gatherer)
 	problems, err := testutil.GatherAndLint(all)
-	if err != nil || len(problems) > 0 {
-		t.Errorf("%v %v", problems, err)
-	}
+	must.Succeed(t, err)
+	check.Empty(t, problems)
 	want, err := os.Open("testdata/metrics.txt")
 	must.Succeed(t, err)
 	defer want.Close()
 	names := []string{"leasehold_addresses", "leasehold_calls_total", "leasehold_leases_kept_total",
 		"leasehold_pool_addresses", "leasehold_pool_free_addresses", "leasehold_store_readable"}
-	if err := testutil.GatherAndCompare(all, want, names...); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, testutil.GatherAndCompare(all, want, names...))
 	n, err := testutil.GatherAndCount(all, "leasehold_call_duration_seconds", "leasehold_lock_wait_seconds")
-	if err != nil || n != 2 {
-		t.Errorf("%d histograms of calls, want 2; %v", n, err)
-	}
+	must.Succeed(t, err)
+	check.Equal(t, n, 2, "histograms of calls")
 	os.Remove(filepath.Join(node.Service.Node.Store.Dirs().State, "leases.db"))
 	isReadable(t, m, 0)
 }
@@ -126,10 +123,8 @@ func isReadable(t *testing.T, m storeMetrics, want int) {
 	t.Helper()
 	text := fmt.Sprint("# HELP leasehold_store_readable Whether the lease store could be read for this scrape (1), ",
 		"or is lost or busy (0).\n# TYPE leasehold_store_readable gauge\nleasehold_store_readable ", want, "\n")
-	if err := testutil.CollectAndCompare(m, strings.NewReader(text), "leasehold_store_readable",
-		"leasehold_addresses", "leasehold_pool_addresses", "leasehold_pool_free_addresses"); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, testutil.CollectAndCompare(m, strings.NewReader(text), "leasehold_store_readable",
+		"leasehold_addresses", "leasehold_pool_addresses", "leasehold_pool_free_addresses"))
 }
 
 func get(t *testing.T, url string) (int, string) {
@@ -157,9 +152,7 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 	if state(t, node, old) != lease.Held || health.ready() != nil {
 		t.Errorf("state %s, ready: %v\n%s", state(t, node, old), health.ready(), out)
 	}
-	if testutil.ToFloat64(c.complete) != 1 {
-		t.Error("leasehold_survey_complete is not 1 after a complete survey")
-	}
+	check.Equal(t, testutil.ToFloat64(c.complete), 1, "leasehold_survey_complete after a complete survey")
 	living, here := bound(t, "10.0.0.4", "db-2", "boot-1"), bound(t, "10.0.0.3", "db-1", "boot-1")
 	netns, err := node.Service.Node.Host.Netns("/proc/self/ns/net")
 	must.Succeed(t, err)
@@ -174,24 +167,15 @@ func TestCollectReleasesOnlyProvenDead(t *testing.T) {
 		t.Errorf("state %s, ready: %v, unknown: %v",
 			state(t, node, here), health.ready(), testutil.ToFloat64(c.unknown))
 	}
-	if n := strings.Count(out.String(), "it is unknown whether"); n != 1 {
-		t.Errorf("the reason is logged %d times:\n%s", n, out)
-	}
+	check.Equal(t, strings.Count(out.String(), "it is unknown whether"), 1, "lines with the reason in", out)
 	update(t, node, func(tx *store.Tx) error { return tx.SetNamespaceIDs("boot-1 elsewhere") })
 	for range 3 {
-		if next := c.once(context.Background()); next != surveyInterval {
-			t.Errorf("the next survey is after %s, want %s", next, surveyInterval)
-		}
+		check.Equal(t, c.once(context.Background()), surveyInterval, "the time until the next survey")
 	}
-	if state(t, node, here) != lease.Bound || !errors.Is(health.ready(), operation.ErrNoHostView) {
-		t.Errorf("state %s, ready: %v", state(t, node, here), health.ready())
-	}
-	if testutil.ToFloat64(c.complete) != 0 {
-		t.Error("leasehold_survey_complete is not 0 after a survey without the host's view")
-	}
-	if n := strings.Count(out.String(), "level=ERROR"); n != 1 {
-		t.Errorf("the failure is logged %d times:\n%s", n, out)
-	}
+	check.Equal(t, state(t, node, here), lease.Bound)
+	check.Is(t, health.ready(), operation.ErrNoHostView)
+	check.Equal(t, testutil.ToFloat64(c.complete), 0, "leasehold_survey_complete without the host's view")
+	check.Equal(t, strings.Count(out.String(), "level=ERROR"), 1, "lines with the failure in", out)
 }
 
 func TestAgentIsNotReadyIfTheStoreCannotBeRead(t *testing.T) {
@@ -201,9 +185,7 @@ func TestAgentIsNotReadyIfTheStoreCannotBeRead(t *testing.T) {
 	must.Succeed(t, os.Truncate(filepath.Join(node.Service.Node.Store.Dirs().State, "leases.db"), 100))
 	health := &Health{}
 	newLeaseTask(node, health, &use{}).once(t.Context())
-	if err := health.ready(); !errors.Is(err, store.ErrLost) {
-		t.Errorf("ready: %v, want %v", err, store.ErrLost)
-	}
+	check.Is(t, health.ready(), store.ErrLost, "ready")
 }
 
 func state(t *testing.T, node Node, l lease.Lease) (s lease.State) {
@@ -284,9 +266,7 @@ func TestServe(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error)
 	task := Serve("127.0.0.1:0", registry, health, slog.New(slog.NewTextHandler(&out, nil)))
-	if task.Name != "serve" {
-		t.Errorf("the task is %q", task.Name)
-	}
+	check.Equal(t, task.Name, "serve", "the task")
 	go func() { ended <- task.Run(ctx) }()
 	var addr string
 	for addr == "" {
@@ -311,9 +291,7 @@ func TestServe(t *testing.T) {
 		t.Error("no error for an address in use")
 	}
 	stop()
-	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-		t.Error(err)
-	}
+	check.Is(t, <-ended, http.ErrServerClosed)
 }
 
 func TestRun(t *testing.T) {
@@ -334,9 +312,7 @@ func TestRun(t *testing.T) {
 		time.AfterFunc(time.Hour, cancel)
 		last := Task{"last", func(ctx context.Context) error { <-ctx.Done(); return boom }}
 		quiet := Task{"quiet", func(ctx context.Context) error { <-ctx.Done(); return nil }}
-		if err := Run(ctx, log, []Task{wait, quiet, last}); err != nil {
-			t.Errorf("stopped: %v", err)
-		}
+		must.Succeed(t, Run(ctx, log, []Task{wait, quiet, last}), "stopped")
 	})
 }
 
@@ -394,9 +370,7 @@ func TestLeases(t *testing.T) {
 		}
 		time.Sleep(surveyInterval - checkInterval - 1)
 		u.changed.Store(true)
-		if n := surveys(); n != 1 {
-			t.Errorf("%d surveys just before %s", n, surveyInterval)
-		}
+		check.Equal(t, surveys(), 1, "surveys just before", surveyInterval)
 		for range 3 {
 			time.Sleep(checkInterval)
 		}
@@ -404,9 +378,7 @@ func TestLeases(t *testing.T) {
 			t.Errorf("%d surveys, %d checks; each check has found a change", n, u.checks.Load())
 		}
 		stop()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		check.Is(t, <-ended, context.Canceled)
 	})
 }
 
@@ -429,13 +401,9 @@ func TestCallsAreCountedDuringALongPass(t *testing.T) {
 leasehold_calls_total{result="ok",verb="ADD"} 1
 `
 		all := node.Metrics.(prometheus.Gatherer)
-		if err := testutil.GatherAndCompare(all, strings.NewReader(want), "leasehold_calls_total"); err != nil {
-			t.Error(err)
-		}
+		must.Succeed(t, testutil.GatherAndCompare(all, strings.NewReader(want), "leasehold_calls_total"))
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		must.Succeed(t, <-ended)
 	})
 }
 
@@ -469,14 +437,11 @@ func TestAgentIsNotReadyIfTheAPIServerRefusesIt(t *testing.T) {
 				path, code, _ := strings.Cut(response, " ")
 				status, _ := strconv.Atoi(code)
 				client := http.Client{Transport: health.Transport(answer(status))}
-				if _, err := client.Get("http://api" + path); err != nil {
-					t.Fatal(err)
-				}
+				_, err := client.Get("http://api" + path)
+				must.Succeed(t, err)
 			}
 			err := health.ready()
-			if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%s: %v, want %q", c.name, err, c.want)
-			}
+			check.Error(t, err, c.want, c.name)
 		}
 	})
 }

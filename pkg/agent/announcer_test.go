@@ -24,6 +24,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/background"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -105,9 +106,7 @@ func (s *announcer) run(what string, done func() bool) {
 	})
 	cancel()
 	for range 2 {
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			s.t.Errorf("Run returned %v", err)
-		}
+		check.Is(s.t, <-ended, context.Canceled)
 	}
 }
 
@@ -120,9 +119,8 @@ func TestInvalidEntriesAreRemoved(t *testing.T) {
 	s := newAnnouncer(t, "nonsense", "@eth0", "c1@")
 	must.Succeed(t, os.MkdirAll(filepath.Join(s.Dir, "folder", "inner"), 0o700))
 	s.run("the queue is empty", s.empty)
-	if s.calls != 0 || strings.Count(s.logged.String(), "invalid entry") != 4 {
-		t.Errorf("Bound called %d times; log:\n%s", s.calls, s.logged.String())
-	}
+	check.Equal(t, s.calls, 0, "calls of Bound")
+	check.Equal(t, strings.Count(s.logged.String(), "invalid entry"), 4, s.logged.String())
 }
 
 // What cannot be announced does not block the queue. Each call of Inside, which looks for the
@@ -153,9 +151,8 @@ func TestNothingToAnnounce(t *testing.T) {
 				return later
 			}
 			s.run("the queue is empty", s.empty)
-			if s.entered != tt.entered || !strings.Contains(s.logged.String(), tt.logged) {
-				t.Errorf("Inside called %d times, want %d; log:\n%s", s.entered, tt.entered, s.logged.String())
-			}
+			check.Equal(t, s.entered, tt.entered, "calls of Inside; log:", s.logged.String())
+			check.Contains(t, s.logged.String(), tt.logged)
 		})
 	}
 }
@@ -201,9 +198,8 @@ func TestOnlyTheHoldersAddressIsAnnounced(t *testing.T) {
 			}
 			s.Announced = func() { t.Error("announced") }
 			s.run("the queue is empty", s.empty)
-			if s.entered != 1 || !strings.Contains(s.logged.String(), errNotHeld.Error()) {
-				t.Errorf("Inside called %d times, want 1, to find the interface; log:\n%s", s.entered, &s.logged)
-			}
+			check.Equal(t, s.entered, 1, "calls of Inside, to find the interface; log:", &s.logged)
+			check.Contains(t, s.logged.String(), errNotHeld.Error())
 		})
 	}
 }
@@ -271,10 +267,9 @@ func TestBusyBetweenRepeats(t *testing.T) {
 			}
 			err := s.announce()
 			sent := s.entered - 1
-			if sent != len(pauses)-len(tc.busy) || tc.announced != (err == nil) ||
-				tc.announced != slices.Equal(after, []int{sent}) {
-				t.Errorf("%v; sent %d times, Announced called after %d", err, sent, after)
-			}
+			check.Equal(t, sent, len(pauses)-len(tc.busy), "sent", err)
+			check.Equal(t, err == nil, tc.announced, err)
+			check.Equal(t, slices.Equal(after, []int{sent}), tc.announced, "Announced called after", after, "of", sent)
 			if !tc.announced && !errors.Is(err, busy) {
 				t.Errorf("unexpected error: %v", err)
 			}
@@ -290,9 +285,7 @@ func TestLongQueue(t *testing.T) {
 	}
 	s := newAnnouncer(t, names...)
 	s.run("the queue is empty", s.empty)
-	if s.calls != 2*maxWorkers {
-		t.Errorf("Bound called %d times, want %d", s.calls, 2*maxWorkers)
-	}
+	check.Equal(t, s.calls, 2*maxWorkers, "calls of Bound")
 }
 
 // TestReady brings up an interface step by step, until ready finds it.

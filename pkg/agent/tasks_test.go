@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/background"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -132,10 +132,7 @@ func TestMissingFileMayBeADEL(t *testing.T) {
 			_ = container.Wait()
 		}
 		c.once(t.Context())
-		content, err := os.ReadFile(dir.FilePath(l.Address))
-		if err != nil || !strings.Contains(string(content), want) {
-			t.Errorf("the container ends: %v; the file has %q, %v; want %q", ends, content, err, want)
-		}
+		check.Contains(t, string(must.Read(t, dir.FilePath(l.Address))), want, "the container ends:", ends)
 	}
 }
 

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -41,9 +41,7 @@ func image(t testing.TB) ([]byte, meta) {
 		must.Succeed(t, err)
 		f, _ := Examine(path, true)
 		db, e := Open(f, false, time.Second)
-		if e != nil {
-			t.Fatal(e)
-		}
+		must.Succeed(t, e)
 		err = errors.Join(db.Update(func(b *bolt.Tx) error {
 			for i := range 400 {
 				key := binary.BigEndian.AppendUint32(nil, uint32(i))
@@ -101,9 +99,7 @@ func TestDamagedPages(t *testing.T) {
 		"no last page": {int(head.pages)*PageSize - 1,
 			fmt.Sprintf("truncated to %d of %d", head.pages*PageSize-1, head.pages*PageSize)},
 	} {
-		if err := provePages(file[:c.size]); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
+		check.Error(t, provePages(file[:c.size]), c.want, name)
 	}
 	rootAt, freeAt := head.root*PageSize, head.freelist*PageSize
 	nestedAt, inlineAt := elementAt(nested[0]), elementAt(inline[0])
@@ -141,12 +137,9 @@ func TestDamagedPages(t *testing.T) {
 		"a free page listed twice": {freeAt + pageHeader + 8, file[freeAt+pageHeader:][:8], "listed as free, but"},
 	} {
 		damaged := bytes.Clone(file)
-		if _, err := binary.Encode(damaged[c.at:], le, c.as); err != nil {
-			t.Fatal(err)
-		}
-		if err := provePages(damaged); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
+		_, err := binary.Encode(damaged[c.at:], le, c.as)
+		must.Succeed(t, err)
+		check.Error(t, provePages(damaged), c.want, name)
 	}
 }
 

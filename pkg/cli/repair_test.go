@@ -1,10 +1,12 @@
 package cli
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/check"
+)
 
 func TestCommandQuotes(t *testing.T) {
 	got := ShellCommand("kubectl", "patch", "-p", `{"a":"it's"}`, "--dir=/a b")
-	if want := `kubectl patch -p '{"a":"it'\''s"}' '--dir=/a b'`; got != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	check.Equal(t, got, `kubectl patch -p '{"a":"it'\''s"}' '--dir=/a b'`)
 }

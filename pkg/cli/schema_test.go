@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/install"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -55,11 +56,7 @@ func TestSchemas(t *testing.T) {
 	if *update {
 		must.Succeed(t, os.WriteFile(path, []byte(want.String()), 0o644))
 	}
-	have, err := os.ReadFile(path)
-	must.Succeed(t, err)
-	if string(have) != want.String() {
-		t.Errorf("%s is not what the verbs print; want\n%s", path, want.String())
-	}
+	check.Equal(t, string(must.Read(t, path)), want.String(), path)
 }
 
 // schema returns the form of a type's JSON.

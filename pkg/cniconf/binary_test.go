@@ -8,14 +8,13 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/test/built"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
-	content, err := os.ReadFile(from)
-	must.Succeed(t, err)
-	writeProgram(t, to, content)
+	writeProgram(t, to, must.Read(t, from))
 }
 
 // writeProgram writes an executable file.
@@ -69,9 +68,8 @@ func TestResolveNoticesAnOverwrite(t *testing.T) {
 		writeProgram(t, path+".new", content)
 		must.Succeed(t, errors.Join(os.Chtimes(path+".new", long, long), os.Rename(path+".new", path)))
 		got, err := b.Resolve("leasehold")
-		if err != nil || got.Ours != ours {
-			t.Errorf("%+v, %v; want Ours %v", got, err, ours)
-		}
+		must.Succeed(t, err)
+		check.Equal(t, got.Ours, ours, got)
 		if got.Changed.Before(long.Add(time.Hour)) {
 			t.Errorf("changed at %s, which is the time in the package", got.Changed)
 		}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/test/cases"
+	"github.com/leasehold-cni/leasehold/test/check"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // stockList is what kube-flannel writes.
@@ -41,14 +43,11 @@ func TestChanges(t *testing.T) {
 				path, want := "10-net."+kind, named.Replace(c.Want[0])
 				got, err := change(path, []byte(text))
 				if fails, isError := strings.CutPrefix(want, "error: "); isError {
-					if err == nil || !strings.Contains(err.Error(), fails) {
-						t.Errorf("%v, want %q", err, fails)
-					}
+					check.Error(t, err, fails)
 					return
 				}
-				if err != nil || string(got) != want {
-					t.Fatalf("got  %s, %v\nwant %s", got, err, want)
-				}
+				must.Succeed(t, err)
+				check.Equal(t, string(got), want)
 				again, err := WithLeasehold(path, got)
 				if file == "with-leasehold.txt" && (err != nil || string(again) != string(got)) {
 					t.Errorf("a second time: %s, %v", again, err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/test/built"
 	"github.com/leasehold-cni/leasehold/test/cases"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -136,9 +137,7 @@ func TestNodes(t *testing.T) {
 						continue
 					}
 				}
-				if got != want {
-					t.Errorf("%s %s\nwant %s", key, got, want)
-				}
+				check.Equal(t, got, want, key)
 			}
 			if len(wantStates) > 0 && !slices.Equal(states, wantStates) {
 				t.Errorf("it is %q: %s; want %q", states, statuses[0].Message, wantStates)

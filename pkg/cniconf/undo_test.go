@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -23,13 +24,10 @@ func TestUninstallUndoesInstall(t *testing.T) {
 				WithAnnotations, WithAnnotations, WithLeasehold}} {
 			changed, err := []byte(text), error(nil)
 			for _, change := range append(changes, WithoutLeasehold) {
-				if changed, err = change("1.conflist", changed); err != nil {
-					t.Fatal(err)
-				}
+				changed, err = change("1.conflist", changed)
+				must.Succeed(t, err)
 			}
-			if string(changed) != text {
-				t.Errorf("after %d changes and their undoing\n%s\nwant\n%s", len(changes), changed, text)
-			}
+			check.Equal(t, string(changed), text, "after", len(changes), "changes and their undoing")
 		}
 	}
 }
@@ -40,9 +38,8 @@ func TestUndos(t *testing.T) {
 	installed, err := WithLeasehold("1.conflist", []byte(stockList))
 	want := strings.Replace(stockList, `"type": "flannel"`,
 		`"ipam": {"type": "leasehold"},`+"\n      "+`"type": "flannel"`, 1)
-	if err != nil || string(installed) != want {
-		t.Fatalf("%s, %v; want %s", installed, err, want)
-	}
+	must.Succeed(t, err)
+	check.Equal(t, string(installed), want)
 	dir := write(t, map[string]string{"10-a.conflist": string(installed), "20-b.conflist": "-> else/where",
 		"else/where": linked, "30-c.conflist": "-> nowhere", "40-d.conflist": "{",
 		"50-e.conf": `{"name":"e","type":"ptp","ipam":{"type":"host-local"}}`})
@@ -51,15 +48,11 @@ func TestUndos(t *testing.T) {
 		t.Fatalf("%+v, %v", undos, err)
 	}
 	for _, u := range undos {
-		if err := u.Write(); err != nil {
-			t.Error(err)
-		}
+		must.Succeed(t, u.Write())
 	}
 	for name, want := range map[string]string{"10-a.conflist": stockList,
 		"else/where": strings.Replace(linked, "leasehold", "host-local", 1)} {
-		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(text) != want {
-			t.Errorf("%s: %q, %v; want %q", name, text, err, want)
-		}
+		check.Equal(t, string(must.Read(t, filepath.Join(dir, name))), want, name)
 	}
 	if info, err := os.Lstat(filepath.Join(dir, "20-b.conflist")); err != nil || info.Mode()&fs.ModeSymlink == 0 {
 		t.Errorf("the link is %v, %v", info, err)
@@ -77,7 +70,5 @@ func TestWriteOfAChangedFile(t *testing.T) {
 		t.Fatalf("%+v, %v", undos, err)
 	}
 	must.Succeed(t, os.WriteFile(undos[0].Path, []byte(stockList), 0o600))
-	if err := undos[0].Write(); err == nil || !strings.Contains(err.Error(), "changed by another program") {
-		t.Errorf("a file that was changed meanwhile: %v", err)
-	}
+	check.Error(t, undos[0].Write(), "changed by another program", "a file that was changed meanwhile")
 }

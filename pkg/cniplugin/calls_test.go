@@ -19,6 +19,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/test/cases"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -81,9 +82,7 @@ func TestCalls(t *testing.T) {
 						t.Errorf("the note is %q, want %q in it", got, want)
 					}
 				default:
-					if got != want {
-						t.Errorf("%s %s, want %s", key, got, want)
-					}
+					check.Equal(t, got, want, key)
 				}
 			}
 			isRequest := fmt.Sprint(r.calls) == "[Assign]" || fmt.Sprint(r.calls) == "[Verify]"
@@ -95,13 +94,9 @@ func TestCalls(t *testing.T) {
 				delete(left, key)
 			}
 			for key, got := range left {
-				if got != "" {
-					t.Errorf("%s %s, want none", key, got)
-				}
+				check.Equal(t, got, "", key)
 			}
-			if err != nil {
-				t.Error(err)
-			}
+			must.Succeed(t, err)
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/leasehold-cni/leasehold/pkg/host"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -72,12 +73,9 @@ func macsOf(t *testing.T, result string) string {
 		IPs        []struct{ Address string }
 		DNS        types.DNS
 	}
-	if err := json.Unmarshal([]byte(result), &r); err != nil {
-		t.Fatalf("%v: %s", err, result)
-	}
-	if len(r.IPs) != 3 || len(r.DNS.Nameservers) != 1 {
-		t.Errorf("the result lacks addresses or DNS: %s", result)
-	}
+	must.Succeed(t, json.Unmarshal([]byte(result), &r), result)
+	check.Equal(t, len(r.IPs), 3, result)
+	check.Equal(t, len(r.DNS.Nameservers), 1, result)
 	var out []string
 	for _, i := range r.Interfaces {
 		out = append(out, strings.TrimPrefix(i.Mac, "02:00:00:00:00:"))
@@ -89,22 +87,13 @@ func TestChainedKeepsTheMAC(t *testing.T) {
 	for _, version := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		r, l := &recorder{keeps: hw(former)}, &links{link: host.Link{Kind: "veth", MAC: hw(own)}}
 		out, notes, err := addChained(t, r, l, chained(version, ""), "K8S_POD_NAME=x")
-		if err != nil || notes != "" {
-			t.Fatalf("%s: %v %s", version, err, notes)
-		}
-		if got := macsOf(t, out); got != "99 02 98 97" {
-			t.Errorf("%s: the result has the MACs %s, want only that of the container's interface changed",
-				version, got)
-		}
-		if !strings.Contains(out, fmt.Sprintf("%q", version)) {
-			t.Errorf("result of version %s: %s", version, out)
-		}
-		if fmt.Sprint(l.set) != "[/run/netns/none eth0 "+former+"]" {
-			t.Errorf("SetMAC was called with %q", l.set)
-		}
-		if got := fmt.Sprint(r.addrs, r.has, r.fixed, r.who); got != "[10.0.0.2 fd00::2] "+own+" [false] {c1 eth0}" {
-			t.Errorf("KeepMAC was called with %s", got)
-		}
+		must.Succeed(t, err, version)
+		check.Equal(t, notes, "", version)
+		check.Equal(t, macsOf(t, out), "99 02 98 97", version, "only the MAC of the container's interface changes")
+		check.Contains(t, out, fmt.Sprintf("%q", version), "result of version", version)
+		check.Equal(t, fmt.Sprint(l.set), "[/run/netns/none eth0 "+former+"]", "the call of SetMAC")
+		check.Equal(t, fmt.Sprint(r.addrs, r.has, r.fixed, r.who), "[10.0.0.2 fd00::2] "+own+" [false] {c1 eth0}",
+			"the call of KeepMAC")
 	}
 }
 
@@ -146,9 +135,8 @@ func TestChainedKeepsPrevResult(t *testing.T) {
 			if got := macsOf(t, out); got != "99 01 98 97" || l.set != nil {
 				t.Errorf("the result has the MACs %s, SetMAC was called with %q", got, l.set)
 			}
-			if len(r.calls) != c.calls || (notes != "") != c.noted {
-				t.Errorf("calls of the service %q, notes %q", r.calls, notes)
-			}
+			check.Equal(t, len(r.calls), c.calls, r.calls)
+			check.Equal(t, notes != "", c.noted, notes)
 		})
 	}
 }
@@ -163,9 +151,7 @@ func TestChainedRecordsTheMACThatStays(t *testing.T) {
 	if got := macsOf(t, out); got != "99 01 98 97" || !strings.Contains(notes, "address in use") {
 		t.Errorf("the result has the MACs %s, notes %q", got, notes)
 	}
-	if fmt.Sprint(r.fixed, r.has) != "[false true] "+own {
-		t.Errorf("KeepMAC was called with fixed %v, the last time with %s", r.fixed, r.has)
-	}
+	check.Equal(t, fmt.Sprint(r.fixed, r.has), "[false true] "+own, "the calls of KeepMAC")
 }
 
 // TestChainedInThePluginsOwnNetns: the MAC address of an interface of the node is never changed.
@@ -176,10 +162,8 @@ func TestChainedInThePluginsOwnNetns(t *testing.T) {
 	args := addArgs(chained("1.0.0", ""), "")
 	args.Netns = "/proc/self/ns/net"
 	err := p.Add(args)
-	if code(t, err) != types.ErrInvalidEnvironmentVariables ||
-		!strings.Contains(err.Error(), "is the plugin's own network namespace") {
-		t.Errorf("error %v", err)
-	}
+	check.Equal(t, code(t, err), types.ErrInvalidEnvironmentVariables)
+	check.Error(t, err, "is the plugin's own network namespace")
 	if len(l.set) > 0 || len(r.calls) > 0 || stdout.Len() > 0 {
 		t.Errorf("SetMAC was called with %q, the service with %q; printed %q", l.set, r.calls, stdout)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // TestCoded has what the table of translations, which docs/reference.md shows, does not say.
@@ -28,9 +29,7 @@ func TestCoded(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := coded(tt.verb, fmt.Errorf("while trying: %w", tt.err))
-			if got.Code != tt.code {
-				t.Errorf("code %d, want %d", got.Code, tt.code)
-			}
+			check.Equal(t, got.Code, tt.code, "code")
 			if !strings.Contains(got.Msg, "while trying: ") || got.Details == "" || strings.Contains(got.Msg, "\n") {
 				t.Errorf("msg %q, details %q; want the whole error in one line, and details", got.Msg, got.Details)
 			}
@@ -56,8 +55,6 @@ func TestDelErrorsAreNotTakenForSuccess(t *testing.T) {
 		}
 	}
 	for _, tr := range append(translations, fallback) {
-		if got := notSuccess.Replace(tr.advice); got != tr.advice {
-			t.Errorf("advice %q contains such a phrase", tr.advice)
-		}
+		check.Equal(t, notSuccess.Replace(tr.advice), tr.advice, "the advice without such a phrase")
 	}
 }

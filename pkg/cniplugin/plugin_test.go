@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,6 +25,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/rundir"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/cases"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -173,21 +173,15 @@ func TestAddPrintsTheRequestedVersion(t *testing.T) {
 			r := &recorder{result: dualStack}
 			p, stdout, stderr := plugin(r)
 			must.Succeed(t, p.Add(addArgs([]byte(`{"cniVersion":"`+version+`",`+section), "")))
-			if diff := cmp.Diff(decoded(t, want), decoded(t, stdout.String())); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-			if stderr.String() != "leasehold: the window is cut to 24h\n" {
-				t.Errorf("stderr %q", stderr)
-			}
+			check.NoDiff(t, cmp.Diff(decoded(t, want), decoded(t, stdout.String())))
+			check.Equal(t, stderr.String(), "leasehold: the window is cut to 24h\n", "stderr")
 		})
 	}
 }
 
 func decoded(t *testing.T, text string) (out any) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(text), &out); err != nil {
-		t.Fatalf("%v in %q", err, text)
-	}
+	must.Succeed(t, json.Unmarshal([]byte(text), &out), text)
 	return out
 }
 
@@ -232,12 +226,8 @@ func TestAddReleasesWhatItCannotPrint(t *testing.T) {
 		r.result.Existing = again
 		p, _, _ := plugin(r)
 		p.Stdout = broken{}
-		if err := p.Add(addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24"}`), "")); code(t, err) != 5 {
-			t.Errorf("error %v, want code 5", err)
-		}
-		if !slices.Equal(r.calls, want) {
-			t.Errorf("repeated ADD: %t; calls %v, want %v", again, r.calls, want)
-		}
+		check.Equal(t, code(t, p.Add(addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24"}`), ""))), 5, "the code")
+		check.Slices(t, r.calls, want, "repeated ADD", again, "calls")
 		if !again && r.who != (lease.Attachment{ContainerID: "c1", IfName: "eth0"}) {
 			t.Errorf("released %+v", r.who)
 		}
@@ -251,9 +241,8 @@ func TestOwnNetworkNamespace(t *testing.T) {
 	own := addArgs(conf(`"ipam":{"subnet":"10.0.0.0/24"}`), "")
 	own.Netns = "/proc/self/ns/net"
 	for override, want := range map[string]uint{"1": 0, "true": 0, "TRUE": 0, "0": 4} {
-		if p.NetnsOverride = override; code(t, p.Add(own)) != want {
-			t.Errorf("CNI_NETNS_OVERRIDE=%s: want code %d", override, want)
-		}
+		p.NetnsOverride = override
+		check.Equal(t, code(t, p.Add(own)), want, "the code with CNI_NETNS_OVERRIDE="+override)
 	}
 }
 
@@ -279,9 +268,8 @@ func TestEveryVerbSurvivesAPanic(t *testing.T) {
 		if len(logged) != 1 || logged[0].Verb != verb || logged[0].Result != strconv.FormatUint(uint64(want), 10) {
 			t.Errorf("%s: logged %+v", verb, logged)
 		}
-		if !strings.Contains(stderr.String(), "panicked") || !strings.Contains(stderr.String(), "plugin_test.go") {
-			t.Errorf("%s: stderr %.200q has no stack", verb, stderr)
-		}
+		check.Contains(t, stderr.String(), "panicked", verb)
+		check.Contains(t, stderr.String(), "plugin_test.go", verb, "without a stack")
 		if verb == verbDel && strings.Contains(err.Error(), "no such file or directory") {
 			t.Errorf("containerd would take DEL's error %v for success", err)
 		}
@@ -309,9 +297,7 @@ func FuzzStdin(f *testing.F) {
 				t.Errorf("%s: code %d", verb, c)
 			}
 		}
-		if err := p.Del(args); err != nil {
-			t.Errorf("DEL: %v", err)
-		}
+		must.Succeed(t, p.Del(args), "DEL")
 		if strings.Contains(stderr.String(), "panicked") {
 			t.Error(stderr)
 		}

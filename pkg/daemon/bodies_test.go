@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -44,9 +45,7 @@ func TestBodiesAreLimited(t *testing.T) {
 	for range clients - limit/2/size {
 		select {
 		case response := <-ended:
-			if response != "" {
-				t.Errorf("a client got the response %q", response)
-			}
+			check.Equal(t, response, "", "the response to a client")
 		case <-time.After(time.Minute):
 			t.Fatalf("%d requests of %d bytes are served, want %d", served.Load(), size, limit/2/size)
 		}
@@ -69,7 +68,5 @@ func TestBodiesAreLimited(t *testing.T) {
 			}
 		}
 	}
-	if n := served.Load(); n != limit/2/size+20 {
-		t.Errorf("%d requests were served", n)
-	}
+	check.Equal(t, served.Load(), limit/2/size+20, "served requests")
 }

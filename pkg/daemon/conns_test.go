@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -61,7 +62,5 @@ func TestConnectionsAreLimited(t *testing.T) {
 		}
 	}
 	get()
-	if others != 1 {
-		t.Errorf("the other client had to connect %d times, want 1", others)
-	}
+	check.Equal(t, others, 1, "connections of the other client")
 }

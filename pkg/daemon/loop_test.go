@@ -2,10 +2,11 @@ package daemon
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 func TestSendWakesEachSubscriberOnce(t *testing.T) {
@@ -16,15 +17,12 @@ func TestSendWakesEachSubscriberOnce(t *testing.T) {
 		s.Send()
 	}
 	for name, c := range map[string]<-chan struct{}{"a": a, "b": b} {
-		if len(c) != 1 {
-			t.Errorf("%s has %d values, want 1", name, len(c))
-		}
+		check.Equal(t, len(c), 1, "values of", name)
 		<-c
 	}
 	s.Send()
-	if len(a) != 1 || len(b) != 1 {
-		t.Error("not woken again")
-	}
+	check.Equal(t, len(a), 1, "woken again")
+	check.Equal(t, len(b), 1, "woken again")
 }
 
 func TestWait(t *testing.T) {
@@ -72,8 +70,6 @@ func TestLoopMergesBursts(t *testing.T) {
 			t.Error("Loop returned no error")
 		}
 		want := []time.Duration{0, 10 * time.Second, 11 * time.Second, 12 * time.Second, 13 * time.Second}
-		if !slices.Equal(passes, want) {
-			t.Errorf("passes at %v, want %v", passes, want)
-		}
+		check.Slices(t, passes, want, "passes at")
 	})
 }

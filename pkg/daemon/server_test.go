@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // slow is a metric whose collection lasts until the channel is closed.
@@ -36,9 +38,7 @@ func TestScrapesAreLimited(t *testing.T) {
 	for range clients - maxScrapes {
 		select {
 		case code := <-codes:
-			if code != http.StatusServiceUnavailable {
-				t.Errorf("status %d, want 503", code)
-			}
+			check.Equal(t, code, http.StatusServiceUnavailable, "status")
 		case <-time.After(time.Minute):
 			t.Fatal("more clients wait for a collection")
 		}

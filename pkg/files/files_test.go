@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -26,9 +27,7 @@ func TestRead(t *testing.T) {
 		"/proc/self/mem": false, // opens, and its first byte cannot be read
 	} {
 		b, at, err := Read(path)
-		if (err == nil) != want {
-			t.Errorf("%s: %d bytes, %v", path, len(b), err)
-		}
+		check.Equal(t, err == nil, want, path, err)
 		if info, e := os.Stat(path); want && (e != nil || !at.Equal(info.ModTime()) || int64(len(b)) != info.Size()) {
 			t.Errorf("%s: %d bytes of %s, %v", path, len(b), at, e)
 		}
@@ -92,10 +91,7 @@ func TestReplace(t *testing.T) {
 	must.Succeed(t, errors.Join(os.WriteFile(target, []byte("before"), 0o600), os.Chmod(target, 0o640),
 		os.Chown(target, 7, 8), os.Symlink("target", link)))
 	must.Succeed(t, Replace(link, []byte("after")))
-	content, err := os.ReadFile(target)
-	if err != nil || string(content) != "after" {
-		t.Errorf("the target of the link has %q, %v", content, err)
-	}
+	check.Equal(t, string(must.Read(t, target)), "after", "the target of the link")
 	info, err := os.Stat(target)
 	must.Succeed(t, err)
 	owner := info.Sys().(*syscall.Stat_t)
@@ -115,13 +111,9 @@ func TestCanonical(t *testing.T) {
 	for path, want := range map[string]string{
 		"a": "a", "link": "a", "link/b": "a/b", "link/missing/too": "a/missing/too", "loop/b": "loop/b",
 	} {
-		if got := Canonical(filepath.Join(dir, path)); got != filepath.Join(dir, want) {
-			t.Errorf("%s: %s, want %s", path, got, want)
-		}
+		check.Equal(t, Canonical(filepath.Join(dir, path)), filepath.Join(dir, want), path)
 	}
-	if got := Canonical("/"); got != "/" {
-		t.Errorf("/: %s", got)
-	}
+	check.Equal(t, Canonical("/"), "/")
 }
 
 // A regular file whose content is waited for is refused.

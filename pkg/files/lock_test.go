@@ -2,7 +2,6 @@ package files
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -11,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -24,9 +24,8 @@ func TestShortWaitsForALockLeaveNothingBehind(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for range 20 {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
-		if _, err := Lock(ctx, path, syscall.LOCK_EX); !errors.Is(err, ErrBusy) {
-			t.Fatal(err)
-		}
+		_, err := Lock(ctx, path, syscall.LOCK_EX)
+		check.Is(t, err, ErrBusy)
 		cancel()
 	}
 	if left := runtime.NumGoroutine() - before; left > 2 { // the runtime's own
@@ -37,9 +36,7 @@ func TestShortWaitsForALockLeaveNothingBehind(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), pollLimit)
 		defer cancel()
 		again, err := Lock(ctx, path, syscall.LOCK_EX)
-		if err != nil {
-			t.Fatalf("it was released in time: %v", err)
-		}
+		must.Succeed(t, err, "it was released in time")
 		again.Close()
 	})
 }
@@ -66,11 +63,10 @@ func TestReplacedLockFile(t *testing.T) {
 			}
 			old.Close()
 		})
-		if mine, err := lock(pollLimit / 2); !errors.Is(err, ErrBusy) {
-			t.Fatalf("a lock that another call holds was acquired: %v, %v", mine, err)
-		}
+		mine, err := lock(pollLimit / 2)
+		check.Is(t, err, ErrBusy, "a lock that another call holds:", mine)
 		time.AfterFunc(pollLimit/4, func() { other.Close() })
-		mine, err := lock(pollLimit)
+		mine, err = lock(pollLimit)
 		must.Succeed(t, err)
 		mine.Close()
 	})

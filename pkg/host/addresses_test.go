@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -58,13 +59,11 @@ func TestAddressesIn(t *testing.T) {
 
 	other := n
 	other.Ino++
-	if list, err := h.AddressesIn(other); !errors.Is(err, ErrNetnsGone) {
-		t.Errorf("another namespace at the path: %v, %v", list, err)
-	}
+	list, err := h.AddressesIn(other)
+	check.Is(t, err, ErrNetnsGone, "another namespace at the path", list)
 	must.Succeed(t, unix.Unmount(path, unix.MNT_DETACH))
-	if list, err := h.AddressesIn(n); !errors.Is(err, ErrNetnsGone) {
-		t.Errorf("unmounted: %v, %v", list, err)
-	}
+	list, err = h.AddressesIn(n)
+	check.Is(t, err, ErrNetnsGone, "unmounted", list)
 	// A namespace that cannot be read must not count as ended.
 	n.Path += "-loop"
 	must.Succeed(t, unix.Symlink(n.Path, n.Path))

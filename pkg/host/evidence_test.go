@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // host is a simulated one with a single namespace.
@@ -68,19 +69,11 @@ func TestLast(t *testing.T) {
 			l.Holder.Netns = lease.Netns{}
 		}
 		e := NewEvidence(&c.kernel, "b", BoundIn(nil))
-		if got := e.Last(l); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
-		if len(c.kernel.asked) != c.asked {
-			t.Errorf("%s: asked %q, want %d questions", name, c.kernel.asked, c.asked)
-		}
-		if again := e.Last(l); again != c.want {
-			t.Errorf("%s, again: %v, want %v", name, again, c.want)
-		}
+		check.Equal(t, e.Last(l), c.want, name)
+		check.Equal(t, len(c.kernel.asked), c.asked, name, "questions:", c.kernel.asked)
+		check.Equal(t, e.Last(l), c.want, name, "again")
 		entered := slices.DeleteFunc(c.kernel.asked, func(question string) bool { return question != "AddressesIn" })
-		if len(entered) > 1 {
-			t.Errorf("%s: the namespace was entered %d times, want once", name, len(entered))
-		}
+		check.Between(t, len(entered), 0, 1, name, "how often the namespace was entered")
 	}
 }
 
@@ -111,9 +104,7 @@ func TestProve(t *testing.T) {
 			Netns: lease.Netns{Path: "/run/netns/x", Ino: 11}}}
 		e := NewEvidence(&c.kernel, "b", BoundIn(nil))
 		e.Twice = c.twice
-		if got := e.Prove(l); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
+		check.Equal(t, e.Prove(l), c.want, name)
 		if why := e.WhyUnknown(l); !errors.Is(why, c.why) || (why != nil) != (c.why != nil) {
 			t.Errorf("%s: the reason is %v, want %v", name, why, c.why)
 		}

@@ -8,11 +8,11 @@ import (
 	"os"
 	"path/filepath"
 
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -37,23 +37,18 @@ func TestInvalidProc(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "proc")
 	must.Succeed(t, os.WriteFile(file, nil, 0o600))
 	h := New(file, "")
-	if _, err := h.ProcessNetns(); !errors.Is(err, unix.ENOTDIR) {
-		t.Errorf("the processes of a /proc that is a file: %v", err)
-	}
+	_, err := h.ProcessNetns()
+	check.Is(t, err, unix.ENOTDIR, "the processes of a /proc that is a file")
 	empty := fakeProc(t, links{"self": {"pid:x", "mnt:1"}, "1": {"mnt:1"}, "7": {"mnt:x"}})
 	must.Succeed(t, os.WriteFile(filepath.Join(empty.proc, "self", "mountinfo"), nil, 0o600))
-	if _, err := empty.MountedNetns(); err == nil || !strings.Contains(err.Error(), "is empty") {
-		t.Errorf("an empty list of mounts: %v", err)
-	}
+	_, err = empty.MountedNetns()
+	check.Error(t, err, "is empty", "an empty list of mounts")
 	if list, err := empty.Namespaces(); err == nil {
 		t.Errorf("an empty list of mounts: %+v", list)
 	}
-	if ids := empty.NamespaceIDs("boot-1"); ids != "" {
-		t.Errorf("an invalid link of the PID namespace: %q", ids)
-	}
-	if ids := fakeProc(t, links{"self": {"pid:1"}, "7": {"mnt:x"}}).Through("7").NamespaceIDs("boot-1"); ids != "" {
-		t.Errorf("an invalid link of the mount namespace: %q", ids)
-	}
+	check.Equal(t, empty.NamespaceIDs("boot-1"), "", "an invalid link of the PID namespace")
+	namespaces := fakeProc(t, links{"self": {"pid:1"}, "7": {"mnt:x"}}).Through("7")
+	check.Equal(t, namespaces.NamespaceIDs("boot-1"), "", "an invalid link of the mount namespace")
 }
 
 func TestIsNothing(t *testing.T) {
@@ -97,7 +92,6 @@ func TestCompleteReadsAgain(t *testing.T) {
 			t.Errorf("%s: %d reads, %v, %v", name, reads, got, err)
 		}
 	}
-	if _, err := complete(func() ([]byte, error) { return nil, unix.EIO }); !errors.Is(err, unix.EIO) {
-		t.Errorf("a list that cannot be read: %v", err)
-	}
+	_, err := complete(func() ([]byte, error) { return nil, unix.EIO })
+	check.Is(t, err, unix.EIO, "a list that cannot be read")
 }

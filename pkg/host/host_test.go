@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/descriptors"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -122,25 +123,20 @@ func TestProcessOneNeedNotBeReadable(t *testing.T) {
 		"process 11 is unreadable":      {links{"1": {"net:1"}, "11": {"net"}}, "/11/ns/net"},
 		"process 7 has an invalid link": {links{"1": {"net:1"}, "7": {"net:x"}}, "net:[x]"},
 	} {
-		if p, err := fakeProc(t, tt.processes).ProcessNetns(); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v, %v", name, p, err)
-		}
+		p, err := fakeProc(t, tt.processes).ProcessNetns()
+		check.Error(t, err, tt.want, name, p)
 	}
 }
 
 func TestBootID(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "boot_id")
-	if id := New("/proc", file).BootID(); id != "" {
-		t.Errorf("read %q without a file", id)
-	}
+	check.Equal(t, New("/proc", file).BootID(), "", "without a file")
 	must.Succeed(t, os.WriteFile(file, []byte("\n"), 0o600))
 	if id, err := New("/proc", file).readBootID(); err == nil {
 		t.Errorf("read %q from an empty file", id)
 	}
 	must.Succeed(t, os.WriteFile(file, []byte("boot-1\n"), 0o600))
-	if id := New("/proc", file).BootID(); id != "boot-1" {
-		t.Errorf("read %q", id)
-	}
+	check.Equal(t, New("/proc", file).BootID(), "boot-1")
 }
 
 // The agent looks at the host for as long as it runs.

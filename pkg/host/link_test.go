@@ -1,10 +1,8 @@
 package host
 
 import (
-	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -34,38 +33,28 @@ func TestSetMAC(t *testing.T) {
 	must.Succeed(t, h.SetMAC(path, "eth0", mac(t, "02:00:00:00:00:09")))
 	n, err := h.Netns(path)
 	must.Succeed(t, err)
-	if err := h.RunInNetns(n, func() error {
+	must.Succeed(t, h.RunInNetns(n, func() error {
 		seen, err := netlink.LinkByName("eth0")
 		if err == nil && seen.Attrs().HardwareAddr.String() != "02:00:00:00:00:09" {
 			t.Errorf("eth0 has %s", seen.Attrs().HardwareAddr)
 		}
 		for _, file := range []string{"ipv4/conf/eth0/arp_notify", "ipv6/conf/eth0/ndisc_notify"} {
-			if b, err := os.ReadFile("/proc/sys/net/" + file); err != nil || string(b) != "1\n" {
-				t.Errorf("%s is %q, %v", file, b, err)
-			}
+			check.Equal(t, string(must.Read(t, "/proc/sys/net/"+file)), "1\n", file)
 		}
 		return err
-	}); err != nil {
-		t.Error(err)
-	}
+	}))
 }
 
 func TestSetMACErrors(t *testing.T) {
 	h := testHost(t)
 	path := filepath.Join(t.TempDir(), "netns")
 	newMounted(t, path)
-	if err := h.SetMAC(path, "eth0", mac(t, "01:00:5e:00:00:01")); !errors.Is(err, syscall.EADDRNOTAVAIL) {
-		t.Errorf("a multicast address: %v", err)
-	}
-	if err := h.SetMAC(path, "eth1", mac(t, "02:00:00:00:00:01")); !errors.Is(err, ErrNoLink) {
-		t.Errorf("no such interface: %v", err)
-	}
-	if _, err := h.Link(path, "eth1"); !errors.Is(err, ErrNoLink) {
-		t.Errorf("no such interface: %v", err)
-	}
-	if _, err := h.Link(filepath.Join(t.TempDir(), "gone"), "eth0"); !errors.Is(err, ErrNotNetns) {
-		t.Errorf("no such namespace: %v", err)
-	}
+	check.Is(t, h.SetMAC(path, "eth0", mac(t, "01:00:5e:00:00:01")), syscall.EADDRNOTAVAIL, "a multicast address")
+	check.Is(t, h.SetMAC(path, "eth1", mac(t, "02:00:00:00:00:01")), ErrNoLink, "no such interface")
+	_, err := h.Link(path, "eth1")
+	check.Is(t, err, ErrNoLink, "no such interface")
+	_, err = h.Link(filepath.Join(t.TempDir(), "gone"), "eth0")
+	check.Is(t, err, ErrNotNetns, "no such namespace")
 }
 
 // TestForgetNeighbours: only learned entries of the given addresses are deleted, on all links.
@@ -109,9 +98,7 @@ func TestForgetNeighbours(t *testing.T) {
 			}
 		}
 		slices.Sort(left)
-		if got := strings.Join(left, " "); got != "10.9.8.8 10.9.8.9" {
-			t.Errorf("%s are left; want the permanent entry and that of another address", got)
-		}
+		check.Equal(t, strings.Join(left, " "), "10.9.8.8 10.9.8.9", "the permanent entry and that of another address")
 		return h.ForgetNeighbours(nil)
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -36,9 +37,7 @@ func inNewNetns(t *testing.T, fn func() error) {
 	defer own.Close()
 	must.Succeed(t, unix.Unshare(unix.CLONE_NEWNET))
 	err = fn()
-	if back := unix.Setns(int(own.Fd()), unix.CLONE_NEWNET); back != nil {
-		t.Fatal(back)
-	}
+	must.Succeed(t, unix.Setns(int(own.Fd()), unix.CLONE_NEWNET))
 	runtime.UnlockOSThread()
 	must.Succeed(t, err)
 }
@@ -127,9 +126,7 @@ func TestNamespaces(t *testing.T) {
 	}
 	for addr, want := range map[string]string{"10.9.8.7": mounted, "fd00:9::7": mounted, "fe80::7:7": "",
 		"10.9.8.10": both} {
-		if at[addr] != want {
-			t.Errorf("%s is at %q, want %q", addr, at[addr], want)
-		}
+		check.Equal(t, at[addr], want, addr, "is at")
 	}
 	if path := at["10.9.8.9"]; !strings.HasSuffix(path, "/ns/net") {
 		t.Errorf("what has no mount is at %q, want a process's /proc/PID/ns/net", path)

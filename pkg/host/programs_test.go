@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -41,8 +42,7 @@ func TestRunning(t *testing.T) {
 			must.Succeed(t, err)
 		}
 		pid, err := New(proc, "").Running(func(name, _ string) bool { return name == "leasehold-agent" })
-		if pid != tt.pid || (err != nil) != tt.err {
-			t.Errorf("%s: process %d, %v; want %d, an error: %v", name, pid, err, tt.pid, tt.err)
-		}
+		check.Equal(t, pid, tt.pid, name, "process")
+		check.Equal(t, err != nil, tt.err, name, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"testing"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -25,9 +26,8 @@ func TestEnterHostRootErrors(t *testing.T) {
 		"/proc/0/root":    "/ or /proc/<pid>/root",
 		"/proc/" + strings.Repeat("9", 10) + "/root": "hostPID",
 	} {
-		if _, err := EnterHostRoot(root, host); err == nil || !strings.Contains(err.Error(), text) {
-			t.Errorf("%q: %v", root, err)
-		}
+		_, err := EnterHostRoot(root, host)
+		check.Error(t, err, text, root)
 	}
 }
 
@@ -36,9 +36,7 @@ func TestOpenDirPath(t *testing.T) {
 	path, err := OpenDirPath(dir)
 	must.Succeed(t, err)
 	must.Succeed(t, os.WriteFile(filepath.Join(dir, "token"), []byte("later"), 0o600))
-	if b, err := os.ReadFile(path + "/token"); err != nil || string(b) != "later" {
-		t.Errorf("%q, %v", b, err)
-	}
+	check.Equal(t, string(must.Read(t, path+"/token")), "later")
 	gone := filepath.Join(dir, "gone")
 	if _, err := OpenDirPath(gone); err == nil || err.Error() != "open "+gone+": no such file or directory" {
 		t.Errorf("a missing directory: %v", err)

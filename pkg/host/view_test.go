@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -31,9 +32,7 @@ func TestIsOfBoot(t *testing.T) {
 		{"boot-1" + namespaces, "boot-2", false}, {"boot-1" + namespaces, "", false},
 		{namespaces, "", false}, {"", "boot-1", false}, {"", "", false},
 	} {
-		if got := IsOfBoot(c.recorded, c.boot); got != c.want {
-			t.Errorf("%q of boot %q: %v, want %v", c.recorded, c.boot, got, c.want)
-		}
+		check.Equal(t, IsOfBoot(c.recorded, c.boot), c.want, c.recorded, "of boot", c.boot)
 	}
 }
 
@@ -43,9 +42,7 @@ func TestProveView(t *testing.T) {
 	if !strings.HasPrefix(recorded, "boot-1 pid:") || !strings.Contains(recorded, " mnt:") {
 		t.Fatalf("NamespaceIDs is %q", recorded)
 	}
-	if err := h.ProveView(recorded, "boot-1", nil); err != nil {
-		t.Errorf("the same namespaces: %v", err)
-	}
+	must.Succeed(t, h.ProveView(recorded, "boot-1", nil), "the same namespaces")
 	empty := New(t.TempDir(), "")
 	for name, tt := range map[string]struct {
 		host           *Host
@@ -58,14 +55,12 @@ func TestProveView(t *testing.T) {
 		"no /proc":                              {empty, recorded, "boot-1", "does not show this process"},
 		"through a process that does not exist": {h.Through("0"), recorded, "boot-1", "failed to read"},
 	} {
-		if err := tt.host.ProveView(tt.recorded, tt.boot, nil); !errors.Is(err, ErrNotHost) ||
-			!strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v; want %q", name, err, tt.want)
-		}
+		err := tt.host.ProveView(tt.recorded, tt.boot, nil)
+		check.Is(t, err, ErrNotHost, name)
+		check.Error(t, err, tt.want, name)
 	}
-	if empty.NamespaceIDs("boot-1") != "" || h.NamespaceIDs("") != "" {
-		t.Error("NamespaceIDs without a /proc or a boot id")
-	}
+	check.Equal(t, empty.NamespaceIDs("boot-1"), "", "without a /proc")
+	check.Equal(t, h.NamespaceIDs(""), "", "without a boot id")
 }
 
 // links maps processes to their namespaces, see fakeProc.
@@ -129,9 +124,7 @@ func TestProveViewOfTheInitialNamespaces(t *testing.T) {
 		"kthreadd is unreadable as well": {links{"self": {here, "mnt:7"}, "1": {"mnt"}, "2": {"mnt"}}, "", false},
 	} {
 		err := fakeProc(t, tt.processes).ProveView(tt.recorded, "boot-1", nil)
-		if unread := strings.Contains(name, "unreadable"); unread != errors.Is(err, syscall.EINVAL) {
-			t.Errorf("%s: %v; says that process 1 is unreadable: %v", name, err, !unread)
-		}
+		check.Equal(t, errors.Is(err, syscall.EINVAL), strings.Contains(name, "unreadable"), name, err)
 		if (err == nil) != tt.proven || err != nil && !errors.Is(err, ErrNotHost) {
 			t.Errorf("%s: %v, want proven: %v", name, err, tt.proven)
 		}
@@ -199,9 +192,7 @@ func TestProveViewInOtherMounts(t *testing.T) {
 		"of another boot":               bound(n, "boot-0"),
 		"a process has it and no mount": bound(process, boot),
 	} {
-		if err := h.ProveView(recorded, boot, leases); !errors.Is(err, ErrNotHost) {
-			t.Errorf("%s: %v, want ErrNotHost", name, err)
-		}
+		check.Is(t, h.ProveView(recorded, boot, leases), ErrNotHost, name)
 	}
 	proc, self := t.TempDir(), strconv.Itoa(os.Getpid()) // without mountinfo
 	err = os.Symlink(self, filepath.Join(proc, "self"))
@@ -211,23 +202,14 @@ func TestProveViewInOtherMounts(t *testing.T) {
 	}
 	must.Succeed(t, err)
 	blind := New(proc, DefaultBootIDFile)
-	if err := blind.ProveView(recorded, boot, bound(n, boot)); !errors.Is(err, ErrNotHost) ||
-		!errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without a list of mounts: %v", err)
-	}
-	if err := h.ProveView(strings.Replace(recorded, "pid:", "pid:1", 1), boot,
-		bound(n, boot)); !errors.Is(err, ErrNotHost) {
-		t.Errorf("other processes: %v, want ErrNotHost", err)
-	}
-	if err := h.ProveView(recorded, boot, bound(n, boot)); err != nil {
-		t.Errorf("at its path: %v", err)
-	}
-	if err := h.ProveView(recorded, boot, nil); err != nil {
-		t.Errorf("a second time, without a lease: %v", err)
-	}
-	if err := h.ProveView(pid+" mnt:2", boot, nil); !errors.Is(err, ErrNotHost) {
-		t.Errorf("the runtime has other mounts now: %v, want ErrNotHost", err)
-	}
+	err = blind.ProveView(recorded, boot, bound(n, boot))
+	check.Is(t, err, ErrNotHost, "without a list of mounts")
+	check.Is(t, err, fs.ErrNotExist, "without a list of mounts")
+	others := strings.Replace(recorded, "pid:", "pid:1", 1)
+	check.Is(t, h.ProveView(others, boot, bound(n, boot)), ErrNotHost, "other processes")
+	must.Succeed(t, h.ProveView(recorded, boot, bound(n, boot)), "at its path")
+	must.Succeed(t, h.ProveView(recorded, boot, nil), "a second time, without a lease")
+	check.Is(t, h.ProveView(pid+" mnt:2", boot, nil), ErrNotHost, "the runtime has other mounts now")
 }
 
 // Mounts that are not those of process 1 are proven by a lease. If they are the plugin's, its mount
@@ -250,13 +232,7 @@ func TestProveViewInThePluginsMounts(t *testing.T) {
 	own := other.NamespaceIDs(boot)
 	pid, _, _ := strings.Cut(own, " mnt:")
 	bound := slices.Values([]lease.Lease{{State: lease.Bound, Holder: lease.Holder{Netns: n, BootID: boot}}})
-	if err := other.ProveView(own, boot, nil); !errors.Is(err, ErrNotHost) {
-		t.Errorf("without a lease: %v", err)
-	}
-	if err := other.ProveView(pid+" mnt:1", boot, bound); !errors.Is(err, ErrNotHost) {
-		t.Errorf("a mount that is not propagated, and the plugin has other mounts: %v", err)
-	}
-	if err := other.ProveView(own, boot, bound); err != nil {
-		t.Errorf("the plugin has the same mounts: %v", err)
-	}
+	check.Is(t, other.ProveView(own, boot, nil), ErrNotHost, "without a lease")
+	check.Is(t, other.ProveView(pid+" mnt:1", boot, bound), ErrNotHost, "a mount that is not propagated")
+	must.Succeed(t, other.ProveView(own, boot, bound), "the plugin has the same mounts")
 }

@@ -1,18 +1,17 @@
 package hostlocal
 
 import (
-	"errors"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -33,12 +32,9 @@ func TestMarkThatCannotBeWritten(t *testing.T) {
 	reader, err := os.Open(filepath.Join(Path(p), markName))
 	must.Succeed(t, err)
 	defer reader.Close()
-	if _, err := unix.FcntlInt(reader.Fd(), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.SetMark(false, Owner{}); !errors.Is(err, unix.EWOULDBLOCK) {
-		t.Fatalf("the mark was written: %v", err)
-	}
+	_, err = unix.FcntlInt(reader.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+	must.Succeed(t, err)
+	check.Is(t, d.SetMark(false, Owner{}), unix.EWOULDBLOCK)
 	if IsMarked(p) {
 		t.Error("the mark is left")
 	}
@@ -95,10 +91,9 @@ func TestOpenUnlocked(t *testing.T) {
 		if !reader.Mark.Exists || reader.Mark.Complete != all {
 			t.Errorf("the mark is %v: %+v", all, reader)
 		}
-		if addrs, err := reader.Addresses(); err != nil ||
-			!slices.Equal(texts(addrs), []string{"10.0.0.10", "10.0.0.9", "fd00::1"}) {
-			t.Errorf("addresses %v, %v", addrs, err)
-		}
+		addrs, err := reader.Addresses()
+		must.Succeed(t, err)
+		check.Slices(t, texts(addrs), []string{"10.0.0.10", "10.0.0.9", "fd00::1"})
 	}
 }
 
@@ -113,9 +108,8 @@ func TestAddressesOfADirectoryThatCannotBeRead(t *testing.T) {
 		"a link to itself":  func() error { return os.Symlink("cbr0", Path(p)) },
 	} {
 		must.Succeed(t, make())
-		if addrs, err := d.Addresses(); err == nil || !strings.Contains(err.Error(), Path(p)) {
-			t.Errorf("%s: %v, %v", name, addrs, err)
-		}
+		addrs, err := d.Addresses()
+		check.Error(t, err, Path(p), name, addrs)
 		must.Succeed(t, os.RemoveAll(Path(p)))
 	}
 }
@@ -152,9 +146,7 @@ func TestOwner(t *testing.T) {
 	here := filepath.Join(p.DataDir, "a store")
 	must.Succeed(t, os.WriteFile(here, nil, 0o600))
 	a, b := Owner{"1111", "aaaa", here}, Owner{"2222", "bbbb", "/gone"}
-	if got := ReadMark(p).Owner; got != (Owner{}) {
-		t.Errorf("no directory: %+v", got)
-	}
+	check.Equal(t, ReadMark(p).Owner, Owner{}, "no directory")
 	for _, c := range []struct{ set, want Owner }{{a, a}, {a, a}, {b, b}, {Owner{}, Owner{}}} {
 		d, err := Open(t.Context(), p)
 		must.Succeed(t, err)
@@ -175,9 +167,7 @@ func TestOwner(t *testing.T) {
 		{Owner{"2222", "aaaa", "/gone"}, a, false}, {a, Owner{"2222", "", "/gone"}, true},
 		{a, Owner{"", "bbbb", "/gone"}, false}, {Owner{}, Owner{}, false}, {Owner{}, a, false}, {a, Owner{}, false},
 	} {
-		if c.one.IsOther(c.other) != c.want {
-			t.Errorf("%+v and %+v: want %v", c.one, c.other, c.want)
-		}
+		check.Equal(t, c.one.IsOther(c.other), c.want, c.one, "and", c.other)
 	}
 }
 
@@ -209,22 +199,16 @@ func TestProbeLock(t *testing.T) {
 				c := exec.Command("sh", "-ec", text)
 				c.Dir = dir
 				out, err := c.CombinedOutput()
-				if err != nil {
-					t.Fatalf("%v: %s", err, out)
-				}
+				must.Succeed(t, err, string(out))
 				return string(out)
 			}
 			script(setUp)
 			p := lease.Pool{DataDir: filepath.Join(dir, "data"), Network: "cbr0"}
 			before := script("find . | sort")
 			probed := ProbeLock(p)
-			if after := script("find . | sort"); after != before {
-				t.Errorf("before %s, after %s", before, after)
-			}
+			check.Equal(t, script("find . | sort"), before, "the files")
 			d, err := Open(t.Context(), p)
-			if (probed == nil) != (err == nil) {
-				t.Errorf("ProbeLock returns %v, Open %v", probed, err)
-			}
+			check.Equal(t, probed == nil, err == nil, "ProbeLock returns", probed, "and Open", err)
 			if err == nil {
 				d.Close()
 			}

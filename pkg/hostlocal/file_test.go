@@ -2,6 +2,8 @@ package hostlocal
 
 import (
 	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 func TestWhomAFileNames(t *testing.T) {
@@ -18,8 +20,6 @@ func TestWhomAFileNames(t *testing.T) {
 		{"", "", "", false},
 		{"\r\neth0", "", "eth0", false},
 	} {
-		if got := Names(tt.content, tt.container, tt.ifName); got != tt.want {
-			t.Errorf("%q names %s %s: %v", tt.content, tt.container, tt.ifName, got)
-		}
+		check.Equal(t, Names(tt.content, tt.container, tt.ifName), tt.want, tt.content, tt.container, tt.ifName)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 var (
@@ -53,9 +54,7 @@ func TestHold(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := formatHold(tt.held, now)
-			if got != tt.want {
-				t.Fatalf("\n got %q\nwant %q", got, tt.want)
-			}
+			check.Equal(t, got, tt.want)
 			h, ok := ParseHold(got)
 			if !ok || !IsHold(got) {
 				t.Fatal("it cannot be read")
@@ -65,9 +64,7 @@ func TestHold(t *testing.T) {
 			if !l.Key().IsZero() {
 				want.Namespace, want.Name, want.UID, want.ReserveAs = l.Namespace, l.Name, l.UID, l.ReserveAs
 			}
-			if h != want {
-				t.Errorf("\n got %+v\nwant %+v", h, want)
-			}
+			check.Equal(t, h, want)
 			if until := l.Until(now); h.Until.IsZero() != until.IsZero() || h.Until.Sub(until).Abs() >= time.Second {
 				t.Errorf("it ends at %s, want %s", h.Until, until)
 			}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/test/cases"
+	"github.com/leasehold-cni/leasehold/test/check"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 const testCoolDown = 2 * time.Minute
@@ -160,15 +162,12 @@ func TestDecide(t *testing.T) {
 						return c.Address == f.Lease.Address && slices.Contains(kinds, c.Kind)
 					})
 				}
-				if f.InUse != of(fromLiving, fromLiveCache) || f.IsOurs != (!f.InUse && of(fromHoldFile)) {
-					t.Errorf("%s: in use: %v, ours: %v", story(f), f.InUse, f.IsOurs)
-				}
+				check.Equal(t, f.InUse, of(fromLiving, fromLiveCache), story(f), "in use")
+				check.Equal(t, f.IsOurs, !f.InUse && of(fromHoldFile), story(f), "ours")
 				if f.Why == "" || strings.ContainsAny(f.Why, "\n%") {
 					t.Errorf("%s: why is %q", story(f), f.Why)
 				}
-				if err := f.Lease.Validate(); err != nil {
-					t.Errorf("%s: %v", story(f), err)
-				}
+				must.Succeed(t, f.Lease.Validate(), story(f))
 			}
 			if !reflect.DeepEqual(got, c.Want) {
 				t.Errorf("\n got %q\nwant %q", got, c.Want)
@@ -270,9 +269,7 @@ func TestDecideProperties(t *testing.T) {
 		var last netip.Addr
 		for _, f := range found {
 			l := f.Lease
-			if err := l.Validate(); err != nil {
-				t.Fatalf("%+v: %v", l, err)
-			}
+			must.Succeed(t, l.Validate(), l)
 			if last.IsValid() && !last.Less(l.Address) {
 				t.Fatalf("%s comes after %s", l.Address, last)
 			}

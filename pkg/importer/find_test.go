@@ -18,6 +18,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/test/cases"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -128,9 +129,7 @@ func TestFind(t *testing.T) {
 			if found.Named {
 				got = append(got, "all named")
 			}
-			if !slices.Equal(got, c.Want) {
-				t.Errorf("\n got %q\nwant %q", got, c.Want)
-			}
+			check.Slices(t, got, c.Want)
 		})
 	}
 }
@@ -178,20 +177,17 @@ func (n *node) have(words []string, line string) (sets []pool.Set) {
 func TestFindBlind(t *testing.T) {
 	n := newNode(t)
 	n.host.blind = errors.New("no /proc")
-	if _, err := Find(n.node(), n.pool, nil, now, testCoolDown, ids()); !errors.Is(err, ErrUnreadable) {
-		t.Errorf("without namespaces: %v", err)
-	}
+	_, err := Find(n.node(), n.pool, nil, now, testCoolDown, ids())
+	check.Is(t, err, ErrUnreadable, "without namespaces")
 	n = newNode(t)
 	n.write("networks/x", "")
 	must.Succeed(t, os.Symlink(filepath.Join(n.pool.DataDir, "cbr0"), filepath.Join(n.pool.DataDir, "cbr0")))
-	if _, err := Find(n.node(), n.pool, nil, now, testCoolDown, ids()); !errors.Is(err, ErrUnreadable) {
-		t.Errorf("with a directory that cannot be listed: %v", err)
-	}
+	_, err = Find(n.node(), n.pool, nil, now, testCoolDown, ids())
+	check.Is(t, err, ErrUnreadable, "with a directory that cannot be listed")
 	for _, p := range []lease.Pool{{}, {DataDir: "networks", Network: "cbr0"}, {DataDir: "/x", Network: "../cbr0"},
 		{DataDir: "/x", Network: ".."}} {
-		if _, err := Find(n.node(), p, nil, now, testCoolDown, ids()); !errors.Is(err, ErrUnreadable) {
-			t.Errorf("pool %+v: %v", p, err)
-		}
+		_, err := Find(n.node(), p, nil, now, testCoolDown, ids())
+		check.Is(t, err, ErrUnreadable, "pool", p)
 	}
 }
 
@@ -215,9 +211,8 @@ func TestCacheEntry(t *testing.T) {
 		{"cbr0", "", "", 0},
 	} {
 		candidates, problems := n.node().cacheEntry(tt.network, tt.id, tt.ifName)
-		if len(candidates) != tt.want || len(problems) != 0 {
-			t.Errorf("%+v: %+v %q", tt, candidates, problems)
-		}
+		check.Equal(t, len(candidates), tt.want, tt, candidates)
+		check.Empty(t, problems, tt)
 		for _, c := range candidates {
 			if c.ContainerID != tt.id || c.Kind != fromLiveCache || c.Netns.Ino != 11 {
 				t.Errorf("%+v: %+v", tt, c)

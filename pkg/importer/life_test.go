@@ -13,6 +13,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/test/cases"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -39,9 +40,7 @@ func TestLife(t *testing.T) {
 				entries = append(entries, parse(line))
 			}
 		}
-		if got := lifeOf(file, entries, unread, seen).String(); got != c.Want[0] {
-			t.Errorf("%s: %s, want %s", c.Name, got, c.Want[0])
-		}
+		check.Equal(t, lifeOf(file, entries, unread, seen).String(), c.Want[0], c.Name)
 	}
 }
 
@@ -77,13 +76,10 @@ func TestNamedContainer(t *testing.T) {
 		c.prepare(n)
 		file := hostlocal.File{Content: "c1\r\neth0", Modified: wall.Add(-2 * time.Hour)}
 		of := n.node().Named(n.pool, netip.MustParseAddr(c.addr), file)
-		if of.Life != c.life || of.IsShown() != (c.name == "alive") {
-			t.Errorf("%s: %s, shown by the cache: %v", c.name, of.Life, of.IsShown())
-		}
+		check.Equal(t, of.Life, c.life, c.name)
+		check.Equal(t, of.IsShown(), c.name == "alive", c.name, "is shown by the cache")
 		for key, want := range map[bool]string{true: c.keyed, false: c.not} {
-			if got := story(Finding{Lease: of.Lease(n.pool, now, key, testCoolDown)}); got != want {
-				t.Errorf("%s, key %v: %s, want %s", c.name, key, got, want)
-			}
+			check.Equal(t, story(Finding{Lease: of.Lease(n.pool, now, key, testCoolDown)}), want, c.name, "key", key)
 		}
 	}
 }
@@ -112,7 +108,5 @@ func TestNamedListsNamespaces(t *testing.T) {
 	if of := s.Named(n.pool, addr, file); of.Life != lease.Alive || listed != 2 {
 		t.Errorf("%s, listed %d times", of.Life, listed)
 	}
-	if got := fmt.Sprint(Unknown(n.pool, addr, now).Address); got != "10.0.0.5" {
-		t.Error(got)
-	}
+	check.Equal(t, fmt.Sprint(Unknown(n.pool, addr, now).Address), "10.0.0.5")
 }

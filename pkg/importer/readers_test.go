@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/test/cases"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -95,9 +95,7 @@ func TestParse(t *testing.T) {
 			case "whole-cache":
 				var network string
 				c, addrs, network, err = parseCache([]byte(content))
-				if (network == "cbr0") != (c.ContainerID != "") {
-					t.Errorf("network %q", network)
-				}
+				check.Equal(t, network == "cbr0", c.ContainerID != "", "network", network)
 			case "file":
 				content, err = strconv.Unquote(content)
 				must.Succeed(t, err)
@@ -118,9 +116,7 @@ func TestParse(t *testing.T) {
 			} else if err != nil {
 				got = append(got, "error: "+err.Error())
 			}
-			if !slices.Equal(got, tt.Want) {
-				t.Errorf("\n got %q\nwant %q", got, tt.Want)
-			}
+			check.Slices(t, got, tt.Want)
 		})
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/files"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -57,35 +58,21 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// read returns a program.
-func read(t *testing.T, path string) []byte {
-	t.Helper()
-	content, err := os.ReadFile(path)
-	must.Succeed(t, err)
-	return content
-}
-
 // lay copies a program into a directory, as a package does: beside the old one, then renamed.
 func lay(t *testing.T, d Dir, name, from string) {
 	t.Helper()
-	content, err := os.ReadFile(from)
-	if err == nil {
-		err = os.WriteFile(d.path(name+".dpkg-new"), content, 0o755)
-	}
-	if err = errors.Join(err, os.Rename(d.path(name+".dpkg-new"), d.path(name))); err != nil {
-		t.Fatal(err)
-	}
+	next := d.path(name + ".dpkg-new")
+	must.Succeed(t, errors.Join(os.WriteFile(next, must.Read(t, from), 0o755), os.Rename(next, d.path(name))))
 }
 
 // assertSame checks that a plugin has the content of a program and can be run.
 func assertSame(t *testing.T, d Dir, name, program string) {
 	t.Helper()
-	if !bytes.Equal(read(t, program), read(t, d.path(name))) {
+	if !bytes.Equal(must.Read(t, program), must.Read(t, d.path(name))) {
 		t.Errorf("%s is not %s", name, filepath.Base(program))
 	}
-	if text, err := pluginVersion(d.path(name)); err != nil {
-		t.Errorf("%s cannot be run: %v\n%s", name, err, text)
-	}
+	text, err := pluginVersion(d.path(name))
+	must.Succeed(t, err, name, text)
 }
 
 // pluginVersion runs a plugin for its CNI versions.
@@ -105,9 +92,7 @@ func assertNames(t *testing.T, d Dir, want ...string) {
 	for _, e := range entries {
 		got = append(got, e.Name())
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("the directory has %q, want %q", got, want)
-	}
+	check.Slices(t, got, want, "the directory has")
 }
 
 // TestForwarderWithoutHostLocal calls the forwarder beside a host-local that cannot be run. No
@@ -148,9 +133,8 @@ func TestForwarderPrintsVersions(t *testing.T) {
 		cmd := exec.Command(d.path(leasehold))
 		cmd.Env, cmd.Stdin = []string{"CNI_COMMAND=VERSION"}, strings.NewReader(conf)
 		out, err := cmd.CombinedOutput()
-		if err != nil || !strings.Contains(string(out), `"supportedVersions":["0.1.0"`) {
-			t.Errorf("%s: %v: %q", conf, err, out)
-		}
+		must.Succeed(t, err, conf, string(out))
+		check.Contains(t, string(out), `"supportedVersions":["0.1.0"`, conf)
 	}
 }
 
@@ -202,19 +186,17 @@ func TestInstallReplacesARunningProgram(t *testing.T) {
 	must.Succeed(t, running.Start())
 	defer running.Wait()
 	defer running.Process.Kill()
-	done, err := d.Install(read(t, built.ours))
+	done, err := d.Install(must.Read(t, built.ours))
 	if err != nil || !done {
 		t.Fatalf("%v, %v", done, err)
 	}
 	assertSame(t, d, leasehold, built.ours)
 	info, err := os.Stat(d.path(leasehold))
 	must.Succeed(t, err)
-	if info.Mode().Perm() != 0o755 {
-		t.Errorf("mode %v, want 0755", info.Mode())
-	}
+	check.Equal(t, info.Mode().Perm(), 0o755, "mode")
 	assertNames(t, d, leasehold)
 	before := stampAt(d.path(leasehold))
-	if done, err := d.Install(read(t, built.ours)); done || err != nil || stampAt(d.path(leasehold)) != before {
+	if done, err := d.Install(must.Read(t, built.ours)); done || err != nil || stampAt(d.path(leasehold)) != before {
 		t.Errorf("the second install: %v, %v; want no change", done, err)
 	}
 }
@@ -226,19 +208,17 @@ func TestReplaceAndRestore(t *testing.T) {
 	before, err := os.Stat(d.path(hostLocal))
 	must.Succeed(t, err)
 	for i := range 3 {
-		done, err := d.Replace(read(t, built.ours))
-		if err != nil || done != (i == 0) {
-			t.Errorf("replacement %d: %v, %v", i, done, err)
-		}
+		done, err := d.Replace(must.Read(t, built.ours))
+		must.Succeed(t, err)
+		check.Equal(t, done, i == 0, "replacement", i)
 	}
 	assertSame(t, d, hostLocal, built.ours)
 	assertSame(t, d, kept, built.hostLocal)
 	assertNames(t, d, hostLocal, kept)
 	for i := range 3 {
 		done, err := d.restore()
-		if err != nil || done != (i == 0) {
-			t.Errorf("restoration %d: %v, %v", i, done, err)
-		}
+		must.Succeed(t, err)
+		check.Equal(t, done, i == 0, "restoration", i)
 	}
 	assertNames(t, d, hostLocal)
 	after, err := os.Stat(d.path(hostLocal))
@@ -285,7 +265,7 @@ func TestReplaceKeepsOnlyHostLocal(t *testing.T) {
 			}
 			must.Succeed(t, os.WriteFile(d.path(kept), []byte("#!/bin/sh\necho old\n"), 0o755))
 			old := stampAt(d.path(kept))
-			if done, err := d.Replace(read(t, built.ours)); !done || err != nil {
+			if done, err := d.Replace(must.Read(t, built.ours)); !done || err != nil {
 				t.Fatalf("%v, %v", done, err)
 			}
 			assertSame(t, d, hostLocal, built.ours)
@@ -293,12 +273,11 @@ func TestReplaceKeepsOnlyHostLocal(t *testing.T) {
 				t.Errorf("host-local is %v, %v; want a file", info, err)
 			}
 			if c.keeps {
-				if to, _ := os.Readlink(d.path(kept)); to != link {
-					t.Errorf("what is kept is a link to %q, want %q", to, link)
-				}
+				to, _ := os.Readlink(d.path(kept))
+				check.Equal(t, to, link, "the link that is kept")
 				assertSame(t, d, kept, built.hostLocal)
-			} else if stampAt(d.path(kept)) != old {
-				t.Error("what was kept is gone")
+			} else {
+				check.Equal(t, stampAt(d.path(kept)), old, "what was kept")
 			}
 			assertNames(t, d, hostLocal, kept, leasehold)
 			assertSame(t, other, hostLocal, built.hostLocal)
@@ -311,19 +290,18 @@ func TestReplaceKeepsOnlyHostLocal(t *testing.T) {
 func TestReplaceDuringACopy(t *testing.T) {
 	for from, keeps := range map[string]bool{built.hostLocal: true, built.older: false} {
 		d := Dir(t.TempDir())
-		content, err := os.ReadFile(from)
-		must.Succeed(t, err)
+		content := must.Read(t, from)
 		copying, err := os.OpenFile(d.path(hostLocal), os.O_CREATE|os.O_WRONLY, 0o755)
 		must.Succeed(t, err)
 		half := len(content) / 100
 		_, err = copying.Write(content[:half])
 		must.Succeed(t, err)
-		_, err = d.Replace(read(t, built.ours))
+		_, err = d.Replace(must.Read(t, built.ours))
 		must.Succeed(t, err)
 		_, err = copying.Write(content[half:])
 		must.Succeed(t, errors.Join(err, copying.Close()))
 		assertSame(t, d, hostLocal, built.ours)
-		_, err = d.Replace(read(t, built.ours))
+		_, err = d.Replace(must.Read(t, built.ours))
 		must.Succeed(t, err)
 		if keeps {
 			assertSame(t, d, kept, from)
@@ -336,19 +314,15 @@ func TestReplaceDuringACopy(t *testing.T) {
 
 func TestReplaceErrors(t *testing.T) {
 	d := Dir(t.TempDir())
-	_, err := d.Replace(read(t, built.ours))
-	if err == nil || !strings.Contains(err.Error(), "--cni-bin-dir has to be") {
-		t.Errorf("a directory without host-local: %v", err)
-	}
+	_, err := d.Replace(must.Read(t, built.ours))
+	check.Error(t, err, "--cni-bin-dir has to be", "a directory without host-local")
 	assertNames(t, d)
 	must.Succeed(t, os.Mkdir(d.path(hostLocal), 0o755))
-	if _, err := d.Replace(read(t, built.ours)); err == nil || !strings.Contains(err.Error(), "not a file") {
-		t.Errorf("a directory of that name: %v", err)
-	}
+	_, err = d.Replace(must.Read(t, built.ours))
+	check.Error(t, err, "not a file", "a directory of that name")
 	assertNames(t, d, hostLocal)
-	if _, err := Dir(d.path("missing")).Replace(read(t, built.ours)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a missing directory: %v", err)
-	}
+	_, err = Dir(d.path("missing")).Replace(must.Read(t, built.ours))
+	check.Is(t, err, fs.ErrNotExist, "a missing directory")
 }
 
 func TestRestore(t *testing.T) {
@@ -372,9 +346,7 @@ func TestRestore(t *testing.T) {
 				}
 			}
 			_, err := d.restore()
-			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-				t.Errorf("%v, want %q", err, c.err)
-			}
+			check.Error(t, err, c.err)
 			assertSame(t, d, hostLocal, c.want)
 			assertNames(t, d, hostLocal)
 		})
@@ -382,9 +354,8 @@ func TestRestore(t *testing.T) {
 	d := Dir(t.TempDir())
 	lay(t, d, hostLocal, built.ours)
 	must.Succeed(t, os.Symlink("gone", d.path(kept)))
-	if _, err := d.restore(); err == nil || !strings.Contains(err.Error(), "cannot be run") {
-		t.Errorf("what was kept leads nowhere: %v", err)
-	}
+	_, err := d.restore()
+	check.Error(t, err, "cannot be run", "what was kept leads nowhere")
 	assertNames(t, d, hostLocal, kept)
 }
 
@@ -444,9 +415,8 @@ func TestReplaceUnderLoad(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if out, err := installer(context.Background()); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	out, err := installer(context.Background())
+	must.Succeed(t, err, string(out))
 	assertSame(t, d, hostLocal, built.ours)
 	assertSame(t, d, kept, built.hostLocal)
 	assertNames(t, d, hostLocal, kept)
@@ -456,7 +426,7 @@ func TestReplaceUnderLoad(t *testing.T) {
 func TestWatch(t *testing.T) {
 	d := Dir(t.TempDir())
 	lay(t, d, hostLocal, built.hostLocal)
-	program := read(t, built.ours)
+	program := must.Read(t, built.ours)
 	_, err := d.Replace(program)
 	must.Succeed(t, err)
 	synctest.Test(t, func(t *testing.T) {

@@ -83,8 +83,7 @@ func (w *world) stateDir() string { return w.service.Node.Store.Dirs().State }
 // spoilNewestHead damages the head page with the higher transaction number.
 func spoilNewestHead(t testing.TB, path string) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	must.Succeed(t, err)
+	b := must.Read(t, path)
 	const page, txAt = 4096, 16 + 48
 	at := 0
 	if string(b[page+txAt:page+txAt+1]) > string(b[txAt:txAt+1]) { // few transactions: one byte tells
@@ -155,9 +154,7 @@ func (w *world) uncommitted(call func()) {
 	clock := w.service.Node.Clock // is read once in each transaction
 	w.service.Node.Clock = func() lease.Instant {
 		content, err := os.ReadFile(store)
-		if err = errors.Join(err, os.Remove(store), os.WriteFile(store, content, 0o600)); err != nil {
-			w.t.Fatal(err)
-		}
+		must.Succeed(w.t, errors.Join(err, os.Remove(store), os.WriteFile(store, content, 0o600)))
 		return clock()
 	}
 	defer func() { w.service.Node.Clock = clock }()

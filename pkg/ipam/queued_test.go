@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/files"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // queued returns the containers whose DELs are queued, the earliest DEL first.
@@ -92,16 +93,12 @@ func TestTheQueueIsRecordedWhenItIsLarge(t *testing.T) {
 	for i := range 256 {
 		w.stop(fmt.Sprint("c", i))
 	}
-	if n := len(strings.Fields(w.queued())); n != 256 {
-		t.Errorf("%d are queued", n)
-	}
+	check.Equal(t, len(strings.Fields(w.queued())), 256, "queued DELs")
 	w.stop("c256")
 	w.same("one more", w.queued(), "")
 	w.stop("c257")
 	w.same("the next", w.queued(), "c257")
-	if n := strings.Count(w.leases(), "Held"); n != 258 {
-		t.Errorf("%d holds", n)
-	}
+	check.Equal(t, strings.Count(w.leases(), "Held"), 258, "holds")
 }
 
 // queueFiles prints the names of the files in the queue. They are empty.
@@ -112,9 +109,8 @@ func (w *world) queueFiles() string {
 	var out []string
 	for _, f := range files {
 		info, err := f.Info()
-		if w.must(err); info.Size() > 0 {
-			w.t.Errorf("%s has %d bytes", f.Name(), info.Size())
-		}
+		w.must(err)
+		check.Equal(w.t, info.Size(), 0, "bytes of", f.Name())
 		out = append(out, f.Name())
 	}
 	return strings.Join(out, " ")

@@ -9,6 +9,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // TestFailedCallRemovesNoFile verifies that a file goes with its lease or not at all.
@@ -43,7 +44,5 @@ func TestFilesOfDeadContainers(t *testing.T) {
 		w.hostLocal(addr, container)
 		w.cached(container, addr)
 	}
-	if got := w.add(ask{container: "c1"}); got != "10.0.0.3" {
-		t.Errorf("got %s", got)
-	}
+	check.Equal(t, w.add(ask{container: "c1"}), "10.0.0.3")
 }

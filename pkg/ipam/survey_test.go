@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +11,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func (w *world) survey() maintain.Survey {
@@ -73,9 +74,8 @@ func TestAnOldPlanHarmsNobody(t *testing.T) {
 	w.add(ask{pod: "db-1", container: "c2b", window: time.Minute})
 	w.netns["/run/netns/c3"] = w.leaseOf("db-2").Holder.Netns.Ino // never was dead
 	done, err := w.service.Act(context.Background(), plan)
-	if err != nil || len(done) > 0 {
-		t.Fatalf("%v; performed: %v, want nothing", err, done)
-	}
+	must.Succeed(t, err)
+	check.Empty(t, done, "performed")
 	w.same("all live on", w.leases(),
 		"10.0.0.2=other/Bound 10.0.0.3=db-0/Bound 10.0.0.4=db-1/Bound 10.0.0.5=db-2/Bound")
 }
@@ -133,12 +133,10 @@ func TestEndedLeases(t *testing.T) {
 	pods := [][]maintain.Ref{{maintain.RefTo(held), former}, {maintain.RefTo(superseded)}, {maintain.RefTo(bound)}}
 	for _, want := range [][]maintain.Ref{{maintain.RefTo(held)}, nil} {
 		ended, err := w.service.EndHolds(t.Context(), pods, "gone")
-		if w.must(err); !slices.Equal(ended, want) {
-			t.Errorf("ended %v, want %v", ended, want)
-		}
+		w.must(err)
+		check.Slices(t, ended, want, "ended")
 	}
 	ended, err := w.service.RevokePods(t.Context(), pods, "released")
-	if w.must(err); !slices.Equal(ended, []maintain.Ref{maintain.RefTo(bound)}) {
-		t.Errorf("revoked %v", ended)
-	}
+	w.must(err)
+	check.Slices(t, ended, []maintain.Ref{maintain.RefTo(bound)}, "revoked")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -48,9 +49,8 @@ var answers = []struct {
 	{"DEL of a third pod", false, func(w *world) { w.stop("c4") }},
 	{"hold of a pod that runs elsewhere ended", true, func(w *world) {
 		refs := []maintain.Ref{maintain.RefTo(w.leaseOf("db-2"))}
-		if _, err := w.service.EndHolds(context.Background(), [][]maintain.Ref{refs}, "moved"); err != nil {
-			w.t.Fatal(err)
-		}
+		_, err := w.service.EndHolds(context.Background(), [][]maintain.Ref{refs}, "moved")
+		must.Succeed(w.t, err)
 	}},
 	{"limits", true, func(w *world) { w.setLimits(map[string]string{"db.maxHeld": "1"}) }},
 	{"ADD of a limited pod", true, func(w *world) { w.add(ask{pod: "db-3", container: "c5", window: hour}) }},
@@ -73,11 +73,9 @@ func TestOnTheDiskBeforeTheAnswer(t *testing.T) {
 	cmd := exec.Command("strace", "-f", "-y", "-o", trace, "-e", "signal=none",
 		"-e", "trace=write,pwrite64,writev,ftruncate,fsync,fdatasync", os.Args[0], "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), syncedEnv+"="+dir)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	lines, err := os.ReadFile(trace)
-	must.Succeed(t, err)
+	out, err := cmd.CombinedOutput()
+	must.Succeed(t, err, string(out))
+	lines := must.Read(t, trace)
 	answer, written, unsynced, syncs := 0, 0, false, 0
 	for line := range strings.Lines(string(lines)) {
 		m := tracedCall.FindStringSubmatch(line)
@@ -105,9 +103,7 @@ func TestOnTheDiskBeforeTheAnswer(t *testing.T) {
 			unsynced = true
 		}
 	}
-	if answer != len(answers) {
-		t.Errorf("%d answers in the trace, want %d; does strace work?", answer, len(answers))
-	}
+	check.Equal(t, answer, len(answers), "answers in the trace; does strace work?")
 }
 
 // A line of strace -y: the name of the call, and the path of its file.

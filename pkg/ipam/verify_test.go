@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // CHECK of a container that the store knows only reads, so it does not wait for other readers.
@@ -40,7 +41,5 @@ func TestCheckBesideOtherProcesses(t *testing.T) {
 			}
 			return nil
 		}))
-	if err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, err)
 }

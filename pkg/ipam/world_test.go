@@ -23,6 +23,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 type operations = maintain.Service
@@ -105,9 +107,7 @@ func (w *world) check() {
 func (w *world) view(fn func(*store.Tx)) {
 	w.t.Helper()
 	err := w.service.Node.Store.View(context.Background(), func(tx *store.Tx) error { fn(tx); return nil })
-	if err != nil {
-		w.t.Error(err)
-	}
+	must.Succeed(w.t, err)
 }
 
 // setRanges: "10.0.0.0/29" or "10.0.0.0/24 10.0.0.10-10.0.0.12", a set each.
@@ -191,9 +191,7 @@ func (w *world) NamespaceIDs(boot string) string {
 }
 
 func (w *world) ProveView(word, boot string, _ iter.Seq[lease.Lease]) error {
-	if boot != w.now.BootID {
-		w.t.Errorf("ProveView is called with boot %q, now is %q", boot, w.now.BootID)
-	}
+	check.Equal(w.t, boot, w.now.BootID, "the boot of ProveView")
 	if w.first && !host.IsOfBoot(word, boot) {
 		return nil
 	}
@@ -454,9 +452,7 @@ func (w *world) take(container string, addr netip.Addr) {
 func (w *world) add(a ask) string {
 	w.t.Helper()
 	r, err := w.tryAdd(a)
-	if err != nil {
-		w.t.Fatalf("ADD of %s for %s: %v", a.container, a.pod, err)
-	}
+	must.Succeed(w.t, err, "ADD of", a.container, "for", a.pod)
 	return addresses(r)
 }
 
@@ -472,9 +468,7 @@ func addresses(r Result) string {
 func (w *world) refused(a ask, want error) {
 	w.t.Helper()
 	r, err := w.tryAdd(a)
-	if !errors.Is(err, want) {
-		w.t.Fatalf("ADD of %s for %s: got %v %v, want %v", a.container, a.pod, addresses(r), err, want)
-	}
+	check.Is(w.t, err, want, "ADD of", a.container, "for", a.pod, addresses(r))
 }
 
 // another is the plugin as another process. Views of one process wait for each other.
@@ -509,9 +503,7 @@ func (w *world) stop(container string) {
 
 func (w *world) same(what, got, want string) {
 	w.t.Helper()
-	if got != want {
-		w.t.Errorf("%s: got %s, want %s", what, got, want)
-	}
+	check.Equal(w.t, got, want, what)
 }
 
 // recorded prints the leases as they are in the store, where queued DELs are not applied yet.

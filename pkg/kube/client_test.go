@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	ipamv1 "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -44,9 +45,7 @@ func TestIsTransient(t *testing.T) {
 	for code, want := range map[int]bool{500: true, 503: true, 429: true, 504: true, 403: false, 404: false, 409: false,
 		422: false} {
 		err := apierrors.NewGenericServerResponse(code, "PATCH", schema.GroupResource{}, "n", "", 0, true)
-		if got := IsTransient(err); got != want {
-			t.Errorf("%d: %v, want %v", code, got, want)
-		}
+		check.Equal(t, IsTransient(err), want, code)
 	}
 	if !IsTransient(fmt.Errorf("reading: %w", errUnreachable)) || !IsTransient(apierrors.NewTimeoutError("slow", 1)) {
 		t.Error("no response, or a timeout, is not transient")
@@ -98,9 +97,7 @@ func TestOutage(t *testing.T) {
 		{errors.New("the store is busy"), false}, {response(504), false}, {errUnreachable, true}, {response(503), true},
 		{response(500), false}, {response(500), false}, {response(429), true},
 	} {
-		if away := o.Observe(c.err); away != c.away {
-			t.Errorf("%d: %v: away %t, want %t", i, c.err, away, c.away)
-		}
+		check.Equal(t, o.Observe(c.err), c.away, i, c.err, "away")
 	}
 }
 
@@ -162,8 +159,7 @@ func TestResponseThatIsNoList(t *testing.T) {
 		}
 	}
 	for _, body := range []string{`{"items":null}`, `{"items":[]}`} {
-		if _, err := eachItem(strings.NewReader(body), item, func(runtime.Object) error { return nil }); err != nil {
-			t.Errorf("%s: %v", body, err)
-		}
+		_, err := eachItem(strings.NewReader(body), item, func(runtime.Object) error { return nil })
+		must.Succeed(t, err, body)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/leasehold-cni/leasehold/pkg/daemon"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -87,16 +88,10 @@ func TestInformerFollowsListAndWatch(t *testing.T) {
 		{"an empty list", func() error { return i.Replace(nil, "9") }, "true []", true, "-new -restored"},
 	} {
 		calls = nil
-		if err := c.do(); err != nil {
-			t.Errorf("%s: %v", c.name, err)
-		}
-		if got := text(i); got != c.want {
-			t.Errorf("%s: %s, want %s", c.name, got, c.want)
-		}
+		must.Succeed(t, c.do(), c.name)
+		check.Equal(t, text(i), c.want, c.name)
 		slices.Sort(calls)
-		if got := strings.Join(calls, " "); got != c.calls {
-			t.Errorf("%s: the handler was called with %s, want %s", c.name, got, c.calls)
-		}
+		check.Equal(t, strings.Join(calls, " "), c.calls, c.name, "the handler was called with")
 		select {
 		case <-changes:
 			if !c.signals {
@@ -121,13 +116,10 @@ func TestIndex(t *testing.T) {
 	}
 	for value, want := range map[string]string{"x": "[xa]", "y": "[yb yc]", "z": "[]"} {
 		got := i.ByIndex("first", value)
-		if slices.Sort(got); fmt.Sprint(got) != want {
-			t.Errorf("%s: %v, want %s", value, got, want)
-		}
+		slices.Sort(got)
+		check.Equal(t, fmt.Sprint(got), want, value)
 	}
-	if got := i.List(); len(got) != 3 {
-		t.Errorf("List returns %v", got)
-	}
+	check.Equal(t, len(i.List()), 3, i.List())
 }
 
 // While a list replaces another one, a reader finds what one of them has. Here the objects with x
@@ -142,9 +134,7 @@ func TestReadersSeeNoPartOfAList(t *testing.T) {
 	look := func(is string) {
 		calls = append(calls, is)
 		for _, value := range []string{"x", "y", "z"} {
-			if found := i.ByIndex("first", value); len(found) != 1 {
-				t.Errorf("at the change of %s a reader finds %v of %s", is, found, value)
-			}
+			check.Equal(t, len(i.ByIndex("first", value)), 1, "at the change of", is, "what a reader finds of", value)
 		}
 	}
 	i.Handle(Each(look))
@@ -165,9 +155,7 @@ func TestHandlerThatComesLate(t *testing.T) {
 	i.Handle(recorded(&calls))
 	i.Handle(Handler[string]{}) // its functions may be nil
 	must.Succeed(t, i.Update(some("a", "2", "new")))
-	if want := []string{"+old", "old>new"}; !slices.Equal(calls, want) {
-		t.Errorf("called with %q, want %q", calls, want)
-	}
+	check.Slices(t, calls, []string{"+old", "old>new"}, "called with")
 }
 
 // If the watch was interrupted, an object that was deleted and created again is one change.
@@ -180,9 +168,7 @@ func TestObjectThatWasCreatedAgain(t *testing.T) {
 		o.UID = types.UID(fmt.Sprint("uid-", n))
 		must.Succeed(t, change(o))
 	}
-	if want := []string{"+0", "-0", "+1", "-1", "+2"}; !slices.Equal(calls, want) {
-		t.Errorf("called with %q, want %q", calls, want)
-	}
+	check.Slices(t, calls, []string{"+0", "-0", "+1", "-1", "+2"}, "called with")
 }
 
 // server is what an informer lists and watches.

@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 	"pgregory.net/rapid"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -34,9 +35,7 @@ func TestOrdinalsOf(t *testing.T) {
 		var spec map[string]any
 		must.Succeed(t, json.Unmarshal([]byte(tt.spec), &spec))
 		s, err := OrdinalsOf(spec, 1)
-		if (err != nil) != tt.errs {
-			t.Errorf("%s: %v", tt.spec, err)
-		}
+		check.Equal(t, err != nil, tt.errs, tt.spec, err)
 		for _, n := range tt.has {
 			if !s.Has(n) {
 				t.Errorf("%s: %d is missing", tt.spec, n)
@@ -57,9 +56,8 @@ func TestReservedRangesAreLimited(t *testing.T) {
 		reserved = append(reserved, 2*n)
 	}
 	s, err := OrdinalsOf(map[string]any{"reserveOrdinals": reserved[:maxReserved]}, 1)
-	if err != nil || len(s.reserved) != maxReserved {
-		t.Errorf("%d ranges, %v", len(s.reserved), err)
-	}
+	must.Succeed(t, err)
+	check.Equal(t, len(s.reserved), maxReserved, "ranges")
 	s, err = OrdinalsOf(map[string]any{"reserveOrdinals": reserved}, 1)
 	if err == nil || len(s.reserved) != maxReserved {
 		t.Errorf("%d ranges, %v", len(s.reserved), err)

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // pages is a list that an API server sends in pages of one object.
@@ -54,9 +56,7 @@ func TestListInPages(t *testing.T) {
 		views := i.List()
 		slices.Sort(views)
 		first, second := `version "", limit 50, ""`, `version "", limit 50, "2"`
-		if want := []string{first, second, first, second}; !slices.Equal(p.requests, want) ||
-			!slices.Equal(views, []string{"first", "second"}) {
-			t.Errorf("%q, requests %q, want %q", views, p.requests, want)
-		}
+		check.Slices(t, p.requests, []string{first, second, first, second})
+		check.Slices(t, views, []string{"first", "second"})
 	})
 }

@@ -1,6 +1,10 @@
 package kube
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/check"
+)
 
 func TestCut(t *testing.T) {
 	for _, tt := range []struct {
@@ -14,11 +18,7 @@ func TestCut(t *testing.T) {
 		{"aä", 2, "a", ""}, // ä has two bytes
 		{"ä", 1, "", ""},
 	} {
-		if got := Cut(tt.text, tt.limit); got != tt.wantCut {
-			t.Errorf("Cut(%q, %d) = %q, want %q", tt.text, tt.limit, got, tt.wantCut)
-		}
-		if got := Short(tt.text, tt.limit); got != tt.wantFit {
-			t.Errorf("Short(%q, %d) = %q, want %q", tt.text, tt.limit, got, tt.wantFit)
-		}
+		check.Equal(t, Cut(tt.text, tt.limit), tt.wantCut, "Cut", tt.text, tt.limit)
+		check.Equal(t, Short(tt.text, tt.limit), tt.wantFit, "Short", tt.text, tt.limit)
 	}
 }

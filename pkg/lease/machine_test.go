@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -142,15 +142,12 @@ func events() map[string]Event {
 // TestApply wants the results of testdata/pairs.txt, of every event in every state: "same" is an
 // unchanged lease, * a lease that lost its key, a word in parentheses an error.
 func TestApply(t *testing.T) {
-	table, err := os.ReadFile("testdata/pairs.txt")
-	must.Succeed(t, err)
+	table := must.Read(t, "testdata/pairs.txt")
 	rows := strings.Split(strings.TrimSpace(string(table)), "\n")
 	columns := strings.Fields(rows[0])
 	all, ev := states(), events()
-	if len(rows)-1 != len(ev) || len(columns) != len(all) {
-		t.Fatalf("the table has %d events and %d states, there are %d and %d",
-			len(rows)-1, len(columns), len(ev), len(all))
-	}
+	check.Equal(t, len(rows)-1, len(ev), "events in the table")
+	check.Equal(t, len(columns), len(all), "states in the table")
 	for _, row := range rows[1:] {
 		cells := strings.Fields(row)
 		e, ok := ev[cells[0]]
@@ -160,16 +157,12 @@ func TestApply(t *testing.T) {
 		for i, name := range columns {
 			before := all[name]
 			next, err := Apply(before, e, after(10*time.Second))
-			if got := outcome(before, next, err); got != cells[i+1] {
-				t.Errorf("%s of %s: %s, want %s (%v)", cells[0], name, got, cells[i+1], err)
-			}
+			check.Equal(t, outcome(before, next, err), cells[i+1], cells[0], "of", name, err)
 			if err != nil && !equal(next, before) {
 				t.Errorf("%s of %s failed and changed the lease", cells[0], name)
 			}
 			if next.State != None {
-				if err := next.Validate(); err != nil {
-					t.Errorf("%s of %s: %v", cells[0], name, err)
-				}
+				must.Succeed(t, next.Validate(), cells[0], "of", name)
 			}
 		}
 	}
@@ -307,9 +300,8 @@ func TestEventsChangeOnlyTheirFields(t *testing.T) {
 			t.Errorf("%s:\n%+v, %v, want\n%+v", name, got, err, c.want)
 		}
 	}
-	if _, err := claim.apply(Lease{State: 7}, now); !errors.Is(err, ErrInvalid) {
-		t.Errorf("a claim in an unknown state: %v", err)
-	}
+	_, err := claim.apply(Lease{State: 7}, now)
+	check.Is(t, err, ErrInvalid, "a claim in an unknown state")
 }
 
 func TestSetWindowOfAHold(t *testing.T) {
@@ -359,9 +351,7 @@ func TestRemaining(t *testing.T) {
 		{"after a reboot, the wall clock is far in the future", at(99*time.Hour, time.Minute, "boot-2"), 0},
 		{"the boot id is unknown", at(20*time.Minute, t0.Boot, ""), 40 * time.Minute},
 	} {
-		if got := l.Remaining(c.now); got != Window(c.want) {
-			t.Errorf("%s: %s left, want %s", c.name, got, c.want)
-		}
+		check.Equal(t, l.Remaining(c.now), Window(c.want), c.name)
 	}
 	for now, want := range map[Instant]time.Time{
 		after(time.Minute):   t0.Wall.Add(time.Hour),
@@ -394,27 +384,19 @@ func TestRefuseKeepsTheFirstTimeOfEachPod(t *testing.T) {
 	}
 	for _, s := range steps {
 		var err error
-		if l, err = Apply(l, Refuse{Newcomer: s.newcomer}, s.at); err != nil {
-			t.Fatal(err)
-		}
-		if l.RefusedAt != s.since {
-			t.Errorf("%q was first rejected at %v, want %v", s.newcomer, l.RefusedAt, s.since)
-		}
+		l, err = Apply(l, Refuse{Newcomer: s.newcomer}, s.at)
+		must.Succeed(t, err)
+		check.Equal(t, l.RefusedAt, s.since, s.newcomer, "was first rejected at")
 	}
-	if _, err := Apply(l, Supersede{Newcomer: "u2", Timeout: time.Minute},
-		after(time.Hour)); !errors.Is(err, ErrNotDue) {
-		t.Errorf("u3 was rejected since; got %v, want ErrNotDue", err)
-	}
-	if _, err := Apply(l, Supersede{Timeout: time.Minute}, after(4*time.Minute)); err != nil {
-		t.Errorf("without a UID: %v", err)
-	}
+	_, err := Apply(l, Supersede{Newcomer: "u2", Timeout: time.Minute}, after(time.Hour))
+	check.Is(t, err, ErrNotDue, "u3 was rejected since")
+	_, err = Apply(l, Supersede{Timeout: time.Minute}, after(4*time.Minute))
+	must.Succeed(t, err, "without a UID")
 	if next, err := Apply(states()["windowed"], Supersede{Newcomer: "u2"}, after(0)); err != nil || !next.Superseded {
 		t.Errorf("without a timeout: %+v, %v", next, err)
 	}
-	if _, err := Apply(states()["windowed"], Supersede{Timeout: time.Minute},
-		after(time.Hour)); !errors.Is(err, ErrNotDue) {
-		t.Errorf("without a UID and without a rejected ADD: %v", err)
-	}
+	_, err = Apply(states()["windowed"], Supersede{Timeout: time.Minute}, after(time.Hour))
+	check.Is(t, err, ErrNotDue, "without a UID and without a rejected ADD")
 }
 
 // A cool-down that a boot begins lasts for BootHold at least, also if a DEL ends the lease. Without
@@ -442,9 +424,8 @@ func TestReleaseOfAnEarlierBoot(t *testing.T) {
 	}
 	for at, hold := range map[Instant]bool{now: true, after(time.Hour): false, {Wall: now.Wall}: false} {
 		next, err := Apply(states()["windowed"], Release{Holder: oldHolder, Limited: true}, at)
-		if err != nil || next.IsHold != hold {
-			t.Errorf("limited, in boot %q: %+v, %v; want hold %v", at.BootID, next, err, hold)
-		}
+		must.Succeed(t, err)
+		check.Equal(t, next.IsHold, hold, "limited, in boot", at.BootID, next)
 	}
 }
 
@@ -461,9 +442,8 @@ func TestIsBootHold(t *testing.T) {
 		{"bound", "u-1", "another boot", false},
 	} {
 		l := states()[c.state]
-		if l.UID = c.uid; l.IsBootHold(c.bootID) != c.want {
-			t.Errorf("%s lease of %s: %v", c.state, c.uid, !c.want)
-		}
+		l.UID = c.uid
+		check.Equal(t, l.IsBootHold(c.bootID), c.want, c.state, "lease of", c.uid)
 	}
 }
 
@@ -506,15 +486,13 @@ func TestRebase(t *testing.T) {
 		}
 		stepped := c.now
 		stepped.Wall, stepped.Boot = stepped.Wall.Add(25*time.Hour), stepped.Boot+10*time.Minute
-		if rest := l.Remaining(stepped); rest != Window(max(c.rest-10*time.Minute, 0)) {
-			t.Errorf("%s: %s left ten minutes later, after the wall clock was set", c.name, rest)
-		}
+		check.Equal(t, l.Remaining(stepped), Window(max(c.rest-10*time.Minute, 0)), c.name,
+			"ten minutes later, after the wall clock was set")
 	}
 	unread := boot(time.Minute)
 	unread.BootID = ""
-	if _, err := Apply(states()["hold"], Rebase{}, unread); !errors.Is(err, ErrNotDue) {
-		t.Errorf("without a boot id: %v", err)
-	}
+	_, err := Apply(states()["hold"], Rebase{}, unread)
+	check.Is(t, err, ErrNotDue, "without a boot id")
 }
 
 func TestValidate(t *testing.T) {
@@ -563,9 +541,7 @@ func TestInstantIsAfter(t *testing.T) {
 		{Instant{Wall: t0.Wall, Boot: 2, BootID: "boot-2"}, Instant{Boot: 1, BootID: "boot-1"}, false},
 		{Instant{Boot: 2}, Instant{Boot: 1}, false},
 	} {
-		if got := c.i.IsAfter(c.o); got != c.want {
-			t.Errorf("%v is after %v: %v", c.i, c.o, got)
-		}
+		check.Equal(t, c.i.IsAfter(c.o), c.want, c.i, "is after", c.o)
 	}
 }
 
@@ -573,8 +549,6 @@ func TestIsRetained(t *testing.T) {
 	for name, l := range states() {
 		want := name == "windowed" || name == "waiting" || strings.HasPrefix(name, "hold") || name == "deferred" ||
 			strings.HasPrefix(name, "named") || name == "leaving" || name == "ownerless"
-		if got := l.IsRetained(); got != want {
-			t.Errorf("%s: %v", name, got)
-		}
+		check.Equal(t, l.IsRetained(), want, name)
 	}
 }

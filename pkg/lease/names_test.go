@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 func TestNames(t *testing.T) {
@@ -22,9 +24,7 @@ func TestNames(t *testing.T) {
 		{"UID", IsUID, 128, []string{"", "8d0f-1", "A_b:c.d"}, []string{" ", "a b", "a/b", "é"}},
 	} {
 		for name, want := range map[string]bool{a(tt.longest): true, a(tt.longest + 1): false} {
-			if tt.isValid(name) != want {
-				t.Errorf("%s of %d letters: valid is %v", tt.of, len(name), !want)
-			}
+			check.Equal(t, tt.isValid(name), want, tt.of, "of", len(name), "letters")
 		}
 		for _, name := range tt.valid {
 			if !tt.isValid(name) {

@@ -11,6 +11,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -42,13 +43,10 @@ func TestStepsThatFail(t *testing.T) {
 			}
 			return true, errors.Join(c.Tx.BeginBoot("b"), c.Tx.Count("steps", 1))
 		})
-		if !errors.Is(err, failed) || fmt.Sprint(done) != want {
-			t.Errorf("%v: %v, %v, want %s", failed, done, err, want)
-		}
+		check.Is(t, err, failed, done)
+		check.Equal(t, fmt.Sprint(done), want, failed)
 		err = s.Node.Store.View(t.Context(), func(tx *store.Tx) error {
-			if n := tx.Counter("steps"); int(n) != len(done) {
-				t.Errorf("%v: %d steps are committed, want %d", failed, n, len(done))
-			}
+			check.Equal(t, int(tx.Counter("steps")), len(done), failed, "committed steps")
 			return nil
 		})
 		must.Succeed(t, err)

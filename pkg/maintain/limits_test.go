@@ -6,6 +6,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -18,9 +19,7 @@ func TestLimitsOfAnUnusedStore(t *testing.T) {
 		var got policy.Limits
 		err := s.Node.Store.View(t.Context(), func(tx *store.Tx) error {
 			exists, got = true, tx.Limits()
-			if problems := tx.Check(); len(problems) > 0 {
-				t.Error(problems)
-			}
+			check.Empty(t, tx.Check())
 			return nil
 		})
 		if err != nil || !maps.Equal(got, want) || i == 0 && exists {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 func TestNextEnd(t *testing.T) {
@@ -24,9 +25,7 @@ func TestNextEnd(t *testing.T) {
 		"over":         {[]lease.Lease{held(0)}, time.Duration(lease.Forever)},
 		"one is not":   {[]lease.Lease{held(0), held(time.Hour)}, time.Hour},
 	} {
-		if got := (Survey{NodeView: NodeView{Leases: c.leases, Now: now}}).NextEnd(); got != lease.Window(c.want) {
-			t.Errorf("%s: %s, want %s", name, got, c.want)
-		}
+		check.Equal(t, (Survey{NodeView: NodeView{Leases: c.leases, Now: now}}).NextEnd(), lease.Window(c.want), name)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // A lease follows its own pod: the window, the owner, and the UID of the namespace.
@@ -24,8 +25,6 @@ func TestFollowsWindow(t *testing.T) {
 		p := PodWindow{Namespace: "db", Name: "db-0", SetWindow: lease.SetWindow{UID: "u1", Window: l.Window,
 			Owner: "o1", NamespaceUID: "n1"}}
 		c.change(&p)
-		if got := Changes(l, p.SetWindow); got != c.want {
-			t.Errorf("%s: %v, want %v", name, got, c.want)
-		}
+		check.Equal(t, Changes(l, p.SetWindow), c.want, name)
 	}
 }

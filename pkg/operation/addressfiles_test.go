@@ -37,15 +37,12 @@ func TestFilesAreWrittenUnderTheLock(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		d, err := hostlocal.Open(ctx, p)
-		if err != nil {
-			t.Fatalf("host-local's lock is held longer than the store's: %v", err)
-		}
+		must.Succeed(t, err, "host-local's lock is held longer than the store's")
 		d.Close()
 	}
 	err := n.Update(t.Context(), Scope{}, func(c *Call) error {
-		if _, err := c.files.use(p, true); err != nil {
-			t.Fatalf("host-local's lock: %v", err)
-		}
+		_, err := c.files.use(p, true)
+		must.Succeed(t, err, "host-local's lock")
 		c.files.after = append(c.files.after, func() {
 			if written = true; !isBusy() {
 				t.Error("the store is not locked while a file is written")

@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -147,7 +148,5 @@ func TestQueuedDEL(t *testing.T) {
 			}
 		}
 	}
-	if len(states) != 3 {
-		t.Errorf("states %v", states)
-	}
+	check.Equal(t, len(states), 3, "states", states)
 }

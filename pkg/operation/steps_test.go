@@ -15,6 +15,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -60,20 +61,14 @@ func TestSteps(t *testing.T) {
 			known = append(known, len(tx.InPool(p)))
 			return tx.Count("others", 1)
 		})
-		if err != nil {
-			t.Errorf("a call of another network: %v", err)
-		}
+		must.Succeed(t, err, "a call of another network")
 	}
 	n.Store.Timed = timed
 	err = n.Update(t.Context(), Scope{Pool: p, Sets: []pool.Set{{r}}}, func(*Call) error { return nil })
 	must.Succeed(t, err)
 	want := []int{0, 100, 200, 300, 400, files - 2} // the first transaction has the sources read
-	if fmt.Sprint(known) != fmt.Sprint(want) {
-		t.Errorf("leases after each transaction: %v, want %v", known, want)
-	}
-	if warned != 1 {
-		t.Errorf("%d warnings, want one", warned)
-	}
+	check.Slices(t, known, want, "leases after each transaction")
+	check.Equal(t, warned, 1, "warnings")
 	n.Store.Timed = nil
 	err = n.Store.View(t.Context(), func(tx *store.Tx) error {
 		imported := 0
@@ -92,15 +87,11 @@ func TestSteps(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, err)
 
 	// The next boot ends all of them in as many.
 	n.Host, now.BootID = lifeHost{host.New("/proc", host.DefaultBootIDFile), lease.Dead}, "boot-2"
 	known, n.Store.Timed = nil, timed
 	must.Succeed(t, n.Update(t.Context(), Scope{Pool: p}, func(c *Call) error { return c.NewBoot(p) }))
-	if want := []int{304, 203, 102, 1, 0}; fmt.Sprint(known) != fmt.Sprint(want) {
-		t.Errorf("leases after each transaction of a boot: %v, want %v", known, want)
-	}
+	check.Slices(t, known, []int{304, 203, 102, 1, 0}, "leases after each transaction of a boot")
 }

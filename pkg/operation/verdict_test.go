@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // TestJudge has every row of the table in docs/design.md.
@@ -49,25 +50,18 @@ func TestJudge(t *testing.T) {
 		},
 	}
 	for state, files := range table {
-		if len(files) != int(saysOther)+1 {
-			t.Errorf("%s: %d rows", state, len(files))
-		}
+		check.Equal(t, len(files), int(saysOther)+1, "files of", state)
 		for file, want := range files {
 			for _, of := range []lease.Liveness{alive, dead, unknown} {
 				for _, holder := range []lease.Liveness{alive, dead, unknown} {
 					life := func() lease.Liveness { return holder }
-					if got := judge(state, file, of, true, life); got != want(of, holder) {
-						t.Errorf("%s, file %d of %s, holder %s: %d, want %d", state, file, of, holder, got,
-							want(of, holder))
-					}
+					check.Equal(t, judge(state, file, of, true, life), want(of, holder), state, file, of, holder)
 					known := holder
 					if known == unknown {
 						known = dead // nothing but the file was known of the holder
 					}
-					if got := judge(state, file, of, false, life); got != want(of, known) {
-						t.Errorf("%s, file %d of %s, holder %s, no namespace: %d, want %d", state, file, of, holder,
-							got, want(of, known))
-					}
+					check.Equal(t, judge(state, file, of, false, life), want(of, known), state, file, of, holder,
+						"no namespace")
 				}
 			}
 		}

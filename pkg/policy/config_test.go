@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -54,9 +55,7 @@ func TestRawConfig(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := decode(t, tt.text).Config()
 			must.Succeed(t, err)
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			check.NoDiff(t, cmp.Diff(tt.want, got))
 		})
 	}
 }
@@ -81,9 +80,7 @@ func TestRawConfigRejects(t *testing.T) {
 	}
 	for _, tt := range tests {
 		_, err := decode(t, tt.text).Config()
-		if err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: error %v, want %q in it", tt.text, err, tt.want)
-		}
+		check.Error(t, err, tt.want, tt.text)
 	}
 
 	nan := math.NaN()

@@ -2,11 +2,11 @@ package policy
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 func TestLimits(t *testing.T) {
@@ -33,13 +33,9 @@ func TestLimits(t *testing.T) {
 		{Limits{"maxheld": "1"}, "db", "{9223372036854775807 1 forever true false}",
 			`"maxheld" is not a limit; want maxHeld,`},
 	} {
-		if got := fmt.Sprint(c.limits.Of(c.namespace)); got != c.want {
-			t.Errorf("%v of %s: %s, want %s", c.limits, c.namespace, got, c.want)
-		}
+		check.Equal(t, fmt.Sprint(c.limits.Of(c.namespace)), c.want, c.limits, "of", c.namespace)
 		err := c.limits.Validate()
-		if (err != nil) != (c.invalid != "") || err != nil && !strings.Contains(err.Error(), c.invalid) {
-			t.Errorf("%v: error %v, want %q", c.limits, err, c.invalid)
-		}
+		check.Error(t, err, c.invalid, c.limits)
 	}
 }
 
@@ -60,10 +56,9 @@ func TestLimitedWindow(t *testing.T) {
 			"the window of forever is cut to 0s, the limit of namespace db"},
 		{Limits{"forever": "false"}, 24 * time.Hour, 24 * time.Hour, ""},
 	} {
-		if got, reason := c.limits.Of("db").Window(lease.Window(c.window),
-			"db"); got != lease.Window(c.want) || reason != c.wantReason {
-			t.Errorf("%v, %s: %s, %q", c.limits, c.window, got, reason)
-		}
+		got, reason := c.limits.Of("db").Window(lease.Window(c.window), "db")
+		check.Equal(t, got, lease.Window(c.want), c.limits, c.window)
+		check.Equal(t, reason, c.wantReason, c.limits, c.window)
 	}
 }
 

@@ -1,8 +1,9 @@
 package policy
 
 import (
-	"strings"
 	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 func TestParsePinMode(t *testing.T) {
@@ -13,9 +14,7 @@ func TestParsePinMode(t *testing.T) {
 		}
 	}
 	_, err := ParsePinMode("always")
-	if err == nil || !strings.Contains(err.Error(), `"always" is not a pin mode; want "require", "prefer" or "none"`) {
-		t.Errorf("error %v does not name the accepted modes", err)
-	}
+	check.Error(t, err, `"always" is not a pin mode; want "require", "prefer" or "none"`)
 }
 
 func TestParsePatience(t *testing.T) {

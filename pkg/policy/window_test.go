@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -19,8 +19,7 @@ type tableRow struct {
 
 func readTable(t testing.TB, name string) []tableRow {
 	t.Helper()
-	data, err := os.ReadFile(name)
-	must.Succeed(t, err)
+	data := must.Read(t, name)
 	var rows []tableRow
 	for line := range strings.Lines(string(data)) {
 		line = strings.TrimSpace(line)
@@ -28,9 +27,7 @@ func readTable(t testing.TB, name string) []tableRow {
 			continue
 		}
 		quoted, err := strconv.QuotedPrefix(line)
-		if err != nil {
-			t.Fatalf("line %q: %v", line, err)
-		}
+		must.Succeed(t, err, "line", line)
 		value, _ := strconv.Unquote(quoted)
 		rows = append(rows, tableRow{value, strings.TrimSpace(line[len(quoted):])})
 	}
@@ -59,9 +56,7 @@ func TestParseWindow(t *testing.T) {
 					t.Fatalf("%q is parsed as %v, want an error", row.value, got)
 				}
 				for _, part := range []string{strconv.Quote(row.value), `"10"`, `"90s"`, `"forever"`, "10 years"} {
-					if !strings.Contains(err.Error(), part) {
-						t.Errorf("error %q, want %s in it", err, part)
-					}
+					check.Contains(t, err.Error(), part)
 				}
 				return
 			}
@@ -80,9 +75,7 @@ func TestQuote(t *testing.T) {
 		{strings.Repeat("x", 10000), `"` + strings.Repeat("x", 64) + `"... (10000 bytes)`},
 	}
 	for _, tt := range tests {
-		if got := Quote(tt.in); got != tt.want {
-			t.Errorf("Quote(%.20q) = %s, want %s", tt.in, got, tt.want)
-		}
+		check.Equal(t, Quote(tt.in), tt.want)
 	}
 }
 
@@ -96,9 +89,7 @@ func FuzzParseWindow(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		d, err := ParseWindow(s)
 		if err != nil {
-			if len(err.Error()) > 600 {
-				t.Errorf("the error has %d bytes", len(err.Error()))
-			}
+			check.Between(t, len(err.Error()), 0, 600)
 			return
 		}
 		if d < 0 || (d > MaxWindow && d != lease.Forever) {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -12,6 +11,7 @@ import (
 	fake "github.com/containernetworking/plugins/plugins/ipam/host-local/backend/testing"
 	"pgregory.net/rapid"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -90,9 +90,7 @@ func TestNextHasUpstreamsOrder(t *testing.T) {
 			got = append(got, next)
 			store[next], at = true, next
 		}
-		if !slices.Equal(got, want) {
-			t.Fatalf("set %s, cursor %s:\ngot  %v\nwant %v", s, cursor, got, want)
-		}
+		check.Slices(t, got, want, "set", s, "cursor", cursor)
 	})
 }
 

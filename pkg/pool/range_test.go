@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -87,9 +88,8 @@ func TestNewRange(t *testing.T) {
 			if err != nil && strings.Contains(err.Error(), tt.want) {
 				return
 			}
-			if err != nil || got != tt.want {
-				t.Errorf("%s, %v; want %s", got, err, tt.want)
-			}
+			must.Succeed(t, err)
+			check.Equal(t, got, tt.want)
 		})
 	}
 }

@@ -4,6 +4,9 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/leasehold-cni/leasehold/test/check"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestNewSetRejects(t *testing.T) {
@@ -25,14 +28,11 @@ func TestNewSetRejects(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := NewSet(tt.ranges...)
-			if err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("error %v, want %q in it", err, tt.want)
-			}
+			check.Error(t, err, tt.want)
 		})
 	}
-	if _, err := NewSet(b, a); err != nil {
-		t.Errorf("two adjacent ranges in descending order: %v", err)
-	}
+	_, err := NewSet(b, a)
+	must.Succeed(t, err, "two adjacent ranges in descending order")
 }
 
 func TestDisjoint(t *testing.T) {
@@ -41,9 +41,7 @@ func TestDisjoint(t *testing.T) {
 	c := mustSet(t, mustRange(t, "10.0.1.0/24", "", "", ""), mustRange(t, "10.0.0.0/24", "10.0.0.50", "10.0.0.100", ""))
 	v6 := mustSet(t, mustRange(t, "::a00:0/120", "", "", "")) // the same bits as 10.0.0.0
 	names := []string{"zero", "one", "two"}
-	if err := Disjoint([]Set{a, b, v6}, names); err != nil {
-		t.Errorf("disjoint sets: %v", err)
-	}
+	must.Succeed(t, Disjoint([]Set{a, b, v6}, names), "disjoint sets")
 	for want, sets := range map[string][]Set{
 		"zero and two overlap: 10.0.0.50-10.0.0.100 and 10.0.0.100-10.0.0.254 have addresses in common": {b, v6, c},
 		"zero and one overlap: 10.0.0.1-10.0.0.99 and 10.0.0.1-10.0.0.99 have addresses in common":      {a, a, b},
@@ -77,12 +75,10 @@ func TestSetUsable(t *testing.T) {
 	}
 	for _, tt := range tests {
 		a := addr(tt.address)
-		if s.Contains(a) != tt.contains || s.Usable(a) != tt.usable {
-			t.Errorf("%s: contains %t, usable %t; want %t, %t", a, s.Contains(a), s.Usable(a), tt.contains, tt.usable)
-		}
-		if Usable(both, a) != tt.usable || (SetOf(both, a) == 1) != tt.contains {
-			t.Errorf("%s: of two sets: usable %t, in %d", a, Usable(both, a), SetOf(both, a))
-		}
+		check.Equal(t, s.Contains(a), tt.contains, "contains", a)
+		check.Equal(t, s.Usable(a), tt.usable, a, "is usable")
+		check.Equal(t, Usable(both, a), tt.usable, a, "is usable in two sets")
+		check.Equal(t, SetOf(both, a) == 1, tt.contains, "the second of two sets contains", a)
 	}
 	link := mustSet(t, mustRange(t, "fe80::/64", "", "", ""))
 	if !link.Usable(addr("fe80::7")) || link.Contains(addr("fe80::7%eth0")) || link.Usable(addr("fe80::7%eth0")) {
@@ -91,9 +87,7 @@ func TestSetUsable(t *testing.T) {
 	if a := addr("10.0.2.1"); !Usable(both, a) || SetOf(both, a) != 0 || Usable(both, addr("10.0.2.7")) {
 		t.Error("the first of two sets is not known")
 	}
-	if s.Size() != 10 {
-		t.Errorf("size %d, want 10: twice .1 to .6 without two gateways", s.Size())
-	}
+	check.Equal(t, s.Size(), 10, "twice .1 to .6 without two gateways")
 	if r, found := s.RangeFor(addr("10.0.1.4")); !found || r.Subnet != prefix("10.0.1.0/29") {
 		t.Errorf("range for 10.0.1.4: %v %t", r, found)
 	}
@@ -115,23 +109,15 @@ func TestSetSize(t *testing.T) {
 	}
 	for _, tt := range tests {
 		got := mustSet(t, mustRange(t, tt.subnet, "", "", "")).Size()
-		if got != tt.want {
-			t.Errorf("%s: size %d, want %d", tt.subnet, got, tt.want)
-		}
+		check.Equal(t, got, tt.want, tt.subnet, "size")
 	}
 	whole := mustSet(t, mustRange(t, "fd00::/64", "fd00::", "", "2001:db8::1"))
-	if whole.Size() != math.MaxInt64 {
-		t.Errorf("2^64 addresses: size %d, want math.MaxInt64", whole.Size())
-	}
+	check.Equal(t, whole.Size(), math.MaxInt64, "2^64 addresses")
 	over := mustSet(t, mustRange(t, "fd00::/32", "fd00::ffff:ffff:ffff:fff0", "fd00:0:0:1::f", ""))
-	if over.Size() != 32 {
-		t.Errorf("over the border of a /64: size %d, want 32", over.Size())
-	}
+	check.Equal(t, over.Size(), 32, "over the border of a /64")
 	half := func(subnet string) Range { return mustRange(t, subnet, "", "", "2001:db8::1") }
 	sum := mustSet(t, half("fd00::/66"), half("fd01::/66"), half("fd02::/64"))
-	if sum.Size() != math.MaxInt64 {
-		t.Errorf("two /66 and a /64: size %d, want math.MaxInt64", sum.Size())
-	}
+	check.Equal(t, sum.Size(), math.MaxInt64, "two /66 and a /64")
 }
 
 func TestSetID(t *testing.T) {
@@ -145,20 +131,15 @@ func TestSetID(t *testing.T) {
 		"shorter": mustSet(t, mustRange(t, "10.0.0.0/24", "", "10.0.0.99", "")),
 	} {
 		id := s.ID()
-		if len(id) != 16 || strings.Trim(id, "0123456789abcdef") != "" {
-			t.Errorf("%s: ID %q is not 16 hex digits", name, id)
-		}
+		check.Equal(t, len(id), 16, name, id)
+		check.Equal(t, strings.Trim(id, "0123456789abcdef"), "", name, "other digits")
 		if other, taken := ids[id]; taken {
 			t.Errorf("%s and %s share the ID %s", name, other, id)
 		}
 		ids[id] = name
 	}
 	// The ID is stored on disk, so that it must not change with a version.
-	if got, want := mustSet(t, a, b).ID(), "0b3b03837c7b36c1"; got != want {
-		t.Errorf("ID %s, want %s", got, want)
-	}
+	check.Equal(t, mustSet(t, a, b).ID(), "0b3b03837c7b36c1")
 	other := mustSet(t, mustRange(t, "10.0.0.0/24", "", "", "10.0.0.77"), b)
-	if other.ID() != mustSet(t, a, b).ID() {
-		t.Error("the ID depends on the gateway")
-	}
+	check.Equal(t, other.ID(), mustSet(t, a, b).ID(), "with another gateway")
 }

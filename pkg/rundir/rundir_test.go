@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -24,9 +25,7 @@ func TestMark(t *testing.T) {
 	}
 	want := func(what string, used ...bool) {
 		t.Helper()
-		if got := []bool{d.Used(a), d.Used(b)}; !slices.Equal(got, used) {
-			t.Errorf("%s: %v, want %v", what, got, used)
-		}
+		check.Slices(t, []bool{d.Used(a), d.Used(b)}, used, what)
 	}
 	want("no mark", false, false)
 	use(a)
@@ -77,10 +76,8 @@ func TestLongNames(t *testing.T) {
 		if !ok || !slices.Contains(long, who) {
 			t.Errorf("%s is of %.20s, %v", f.Name(), who.ContainerID, ok)
 		}
-		content, err := os.ReadFile(path)
-		if err != nil || (len(content) > 0) != strings.HasPrefix(f.Name(), "#") {
-			t.Errorf("%s has %d bytes, %v", f.Name(), len(content), err)
-		}
+		content := must.Read(t, path)
+		check.Equal(t, len(content) > 0, strings.HasPrefix(f.Name(), "#"), f.Name(), string(content))
 		if len(content) > 0 {
 			for _, cut := range []int64{0, 10, int64(len(content)) - 1} {
 				must.Succeed(t, os.Truncate(path, cut))
@@ -101,12 +98,9 @@ func TestLongNames(t *testing.T) {
 	if records, _ := d.QueuedDELs(""); len(records) != len(long) || records[0].Stale {
 		t.Errorf("in an unknown boot: %+v", records)
 	}
-	if err := d.RemoveDELs(records); err != nil {
-		t.Error(err)
-	}
-	if records, _ := d.QueuedDELs(""); len(records) > 0 {
-		t.Errorf("removed: %+v", records)
-	}
+	must.Succeed(t, d.RemoveDELs(records))
+	records, _ = d.QueuedDELs("")
+	check.Empty(t, records, "removed")
 }
 
 // TestQueueIgnoresDirectories verifies that a directory with the name of a DEL is no DEL: it
@@ -152,9 +146,8 @@ func FuzzQueuedDEL(f *testing.F) {
 				t.Errorf("%q is written as %+v, %v", name, again, err)
 			}
 		}
-		if _, err := os.Stat(other); err != nil {
-			t.Error(err)
-		}
+		_, err = os.Stat(other)
+		must.Succeed(t, err)
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -94,9 +95,7 @@ func TestQueriesMatchTheModel(t *testing.T) {
 			}
 			m.compare(t, tx)
 			twice := func(s string) bool { return strings.Contains(s, " has both ") }
-			if found := slices.DeleteFunc(tx.Check(), twice); len(found) > 0 {
-				t.Errorf("check: %v", found)
-			}
+			check.Empty(t, slices.DeleteFunc(tx.Check(), twice))
 			for _, at := range slices.SortedFunc(maps.Keys(m.leases), func(a, b lease.Place) int {
 				return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.Pool.DataDir, b.Pool.DataDir),
 					cmp.Compare(a.Pool.Network, b.Pool.Network))
@@ -118,19 +117,18 @@ func TestQueriesMatchTheModel(t *testing.T) {
 			}
 			return done
 		})
-		if !errors.Is(err, done) {
-			t.Fatal(err)
-		}
+		check.Is(t, err, done)
 	})
 }
 
-func (m model) compare(t *rapid.T, tx *Tx) {
-	check := func(name string, got, want []lease.Lease) {
-		t.Helper()
-		if !slices.EqualFunc(got, want, func(a, b lease.Lease) bool { return reflect.DeepEqual(a, b) }) {
-			t.Errorf("%s:\n%v, want\n%v", name, got, want)
-		}
+func sameLeases(t *rapid.T, got, want []lease.Lease, name string) {
+	t.Helper()
+	if !slices.EqualFunc(got, want, func(a, b lease.Lease) bool { return reflect.DeepEqual(a, b) }) {
+		t.Errorf("%s:\n%v, want\n%v", name, got, want)
 	}
+}
+
+func (m model) compare(t *rapid.T, tx *Tx) {
 	all := m.in(tx, func(lease.Lease) bool { return true })
 	var got []lease.Lease
 	damaged := map[lease.Place]bool{}
@@ -142,32 +140,31 @@ func (m model) compare(t *rapid.T, tx *Tx) {
 		}
 		return true
 	})
-	check("all", got, all)
+	sameLeases(t, got, all, "all")
 	if !maps.Equal(damaged, m.damaged) || tx.Len() != len(m.leases) {
 		t.Errorf("damaged: %v of %d, want %v of %d", damaged, tx.Len(), m.damaged, len(m.leases))
 	}
 	seen := 0
 	tx.All(func(lease.Lease, error) bool { seen++; return seen < 2 })
-	if seen != min(2, len(m.leases)) {
-		t.Errorf("All went on for %d leases", seen)
-	}
-	check("bound", slices.Collect(tx.Bound()), m.in(tx, func(l lease.Lease) bool { return l.State == lease.Bound }))
+	check.Equal(t, seen, min(2, len(m.leases)), "leases that All goes on for")
+	isBound := func(l lease.Lease) bool { return l.State == lease.Bound }
+	sameLeases(t, slices.Collect(tx.Bound()), m.in(tx, isBound), "bound")
 
 	totals := map[string]Counts{}
 	for _, p := range modelPools {
 		of := func(match func(lease.Lease) bool) []lease.Lease {
 			return m.in(tx, func(l lease.Lease) bool { return l.Pool == p && match(l) })
 		}
-		check("in pool", tx.InPool(p), of(func(lease.Lease) bool { return true }))
-		m.compareHolds(t, tx, p, check)
-		m.compareKeys(t, tx, p, check)
+		sameLeases(t, tx.InPool(p), of(func(lease.Lease) bool { return true }), "in pool")
+		m.compareHolds(t, tx, p)
+		m.compareKeys(t, tx, p)
 		if len(m.damaged) > 0 {
 			continue // their counts and ends are those before the damage
 		}
 		ends := of(func(l lease.Lease) bool { return l.State == lease.Held && l.Hold < lease.Forever })
 		slices.SortStableFunc(ends, func(a, b lease.Lease) int { return cmp.Compare(a.Hold, b.Hold) })
-		check("ending", tx.Ending(p, 99), ends)
-		check("the first to end", tx.Ending(p, 1), ends[:min(1, len(ends))])
+		sameLeases(t, tx.Ending(p, 99), ends, "ending")
+		sameLeases(t, tx.Ending(p, 1), ends[:min(1, len(ends))], "the first to end")
 		for _, set := range []string{"s1", "s2"} {
 			var c Counts
 			for _, l := range of(func(l lease.Lease) bool { return l.Set == set }) {
@@ -180,9 +177,7 @@ func (m model) compare(t *rapid.T, tx *Tx) {
 					c.CoolDown++
 				}
 			}
-			if tx.Counts(p, set) != c {
-				t.Errorf("counts of %s: %+v, want %+v", set, tx.Counts(p, set), c)
-			}
+			check.Equal(t, tx.Counts(p, set), c, "counts of", set)
 			sum := totals[p.Network]
 			totals[p.Network] = Counts{sum.Bound + c.Bound, sum.Held + c.Held, sum.CoolDown + c.CoolDown}
 		}
@@ -196,29 +191,25 @@ func (m model) compare(t *rapid.T, tx *Tx) {
 }
 
 // compareHolds compares the holds of neighbouring addresses, of which the first may be unusable.
-func (m model) compareHolds(t *rapid.T, tx *Tx, p lease.Pool, check func(name string, got, want []lease.Lease)) {
+func (m model) compareHolds(t *rapid.T, tx *Tx, p lease.Pool) {
 	for first := 1; first < 3; first++ {
 		usable := func(a netip.Addr) bool { return slices.Contains(modelAddrs[first:3], a) }
 		of := func(state lease.State) []lease.Lease {
 			return m.in(tx, func(l lease.Lease) bool { return l.Pool == p && l.State == state && usable(l.Address) })
 		}
 		held, bound, err := tx.HoldsIn(p, modelAddrs[1], modelAddrs[2], usable)
-		check("holds", held, of(lease.Held))
-		if want := len(of(lease.Bound)); bound != want {
-			t.Errorf("%d bound, want %d", bound, want)
-		}
+		sameLeases(t, held, of(lease.Held), "holds")
+		check.Equal(t, bound, len(of(lease.Bound)), "bound")
 		damaged := slices.ContainsFunc(slices.Collect(maps.Keys(m.damaged)), func(at lease.Place) bool {
 			return at.Pool == p && usable(at.Address)
 		})
-		if damaged != errors.Is(err, ErrDamaged) {
-			t.Errorf("HoldsIn: %v, a damaged record: %v", err, damaged)
-		}
+		check.Equal(t, damaged, errors.Is(err, ErrDamaged), "HoldsIn with a damaged record:", err)
 	}
 }
 
 // compareKeys compares the queries that use an index. They fail if a record that they need is
 // damaged.
-func (m model) compareKeys(t *rapid.T, tx *Tx, p lease.Pool, check func(name string, got, want []lease.Lease)) {
+func (m model) compareKeys(t *rapid.T, tx *Tx, p lease.Pool) {
 	query := func(name string, get func() ([]lease.Lease, error), match func(lease.Lease) bool,
 		reads ...func(lease.Lease) bool) { // what the query reads, if that is more than what it returns
 		needsDamaged := false
@@ -233,7 +224,7 @@ func (m model) compareKeys(t *rapid.T, tx *Tx, p lease.Pool, check func(name str
 			slices.SortFunc(got, func(a, b lease.Lease) int {
 				return bytes.Compare(leaseKey(tx.pools[a.Pool], a.Address), leaseKey(tx.pools[b.Pool], b.Address))
 			})
-			check(name, got, m.in(tx, match))
+			sameLeases(t, got, m.in(tx, match), name)
 		}
 	}
 	for _, a := range modelAddrs {
@@ -273,9 +264,8 @@ func (m model) compareKeys(t *rapid.T, tx *Tx, p lease.Pool, check func(name str
 			for _, l := range holds {
 				addresses[lease.Place{Pool: lease.Pool{Network: l.Pool.Network}, Address: l.Address}] = true
 			}
-			if all != len(addresses) || inSet != len(of) {
-				t.Errorf("%d holds, %d in set %s, want %d, %d", all, inSet, set, len(addresses), len(of))
-			}
+			check.Equal(t, all, len(addresses), "holds")
+			check.Equal(t, inSet, len(of), "holds in set", set)
 		}
 	}
 	for _, name := range []string{"p", "p-0", ""} {

@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"encoding/hex"
-	"errors"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/record"
+	"github.com/leasehold-cni/leasehold/test/check"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 var testPool = lease.Pool{DataDir: "/var/lib/cni/networks", Network: "cbr0"}
@@ -59,9 +60,7 @@ func TestFormat(t *testing.T) {
 		"a reservation": {record.Encode(namedPodFields, &r, nil),
 			"010464622d300208726567697374727903078080c58bc6d101040580c49fd50c33606ecd2835ba35"},
 	} {
-		if got := hex.EncodeToString(c.got); got != c.want {
-			t.Errorf("%s is\n%s, want\n%s", what, got, c.want)
-		}
+		check.Equal(t, hex.EncodeToString(c.got), c.want, what)
 	}
 	stored := record.Encode(namedPodFields, &r, nil)
 	if again, _, err := record.Decode(namedPodFields, stored); err != nil || again != r {
@@ -97,9 +96,7 @@ func FuzzDecodeRecord(f *testing.F) {
 				continue
 			}
 			again, err := decodeLease(encodeLease(l), testPool)
-			if err != nil {
-				t.Fatalf("%+v does not read back: %v", l, err)
-			}
+			must.Succeed(t, err, l, "does not read back")
 			if !reflect.DeepEqual(l, again) {
 				t.Fatalf("got %+v, then %+v", l, again)
 			}
@@ -128,17 +125,15 @@ func TestFieldsThatCannotBeRead(t *testing.T) {
 		"an empty field":                 {maxWindow, 0},
 		"a field that is cut off":        {maxWindow, 2, 3},
 	} {
-		if got, err := decodeLease(record.Seal(slices.Concat(whole, more)), l.Pool); !errors.Is(err, ErrDamaged) {
-			t.Errorf("%s: %+v, %v", what, got, err)
-		}
+		got, err := decodeLease(record.Seal(slices.Concat(whole, more)), l.Pool)
+		check.Is(t, err, ErrDamaged, what, got)
 	}
 	if got, err := decodeLease(record.Seal(slices.Clone(whole)), l.Pool); err != nil || !reflect.DeepEqual(got, l) {
 		t.Errorf("unchanged: %+v, %v", got, err)
 	}
 	for _, b := range [][]byte{nil, make([]byte, 7), make([]byte, 8), record.Seal(one(netns, 4)),
 		record.Seal(one(netns, 4, 5, 6))} {
-		if got, err := decodeLease(b, l.Pool); !errors.Is(err, ErrDamaged) {
-			t.Errorf("%x: %+v, %v", b, got, err)
-		}
+		got, err := decodeLease(b, l.Pool)
+		check.Is(t, err, ErrDamaged, b, got)
 	}
 }

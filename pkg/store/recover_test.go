@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"os"
-	"strings"
 	"testing"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -18,9 +18,8 @@ func TestLostStoreThatCannotBeMoved(t *testing.T) {
 	before, errRead := os.ReadFile(s.path())
 	must.Succeed(t, errors.Join(err, errRead))
 	err = s.Update(t.Context(), func(*Tx) error { t.Error("it was replaced"); return nil })
-	if !errors.Is(err, ErrIO) || !strings.Contains(err.Error(), "moving the lost store") {
-		t.Errorf("%v", err)
-	}
+	check.Is(t, err, ErrIO)
+	check.Error(t, err, "moving the lost store")
 	if after, err := os.ReadFile(s.path()); err != nil || !bytes.Equal(after, before) {
 		t.Errorf("it has changed: %d bytes of %d, %v", len(after), len(before), err)
 	}

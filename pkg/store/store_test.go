@@ -23,6 +23,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/boltfile"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/descriptors"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -56,15 +57,10 @@ func TestAMissingStoreWithAnUnreadableMark(t *testing.T) {
 		t.Fatal(err)
 	}
 	nothing := func(*Tx) error { return nil }
-	if err := s.Update(context.Background(), nothing); !errors.Is(err, ErrIO) {
-		t.Errorf("Update: %v, want ErrIO", err)
-	}
-	if err := s.View(context.Background(), nothing); !errors.Is(err, ErrIO) {
-		t.Errorf("View: %v, want ErrIO", err)
-	}
-	if _, err := os.Lstat(s.path()); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("a store was made: %v", err)
-	}
+	check.Is(t, s.Update(context.Background(), nothing), ErrIO, "Update")
+	check.Is(t, s.View(context.Background(), nothing), ErrIO, "View")
+	_, err := os.Lstat(s.path())
+	check.Is(t, err, fs.ErrNotExist, "a store was made")
 	must.Succeed(t, os.Remove(mark))
 }
 
@@ -97,8 +93,7 @@ func TestUpdateWithoutChangeWritesNothing(t *testing.T) {
 	s := open(t)
 	l := fresh("10.0.0.5", "db-0", "c1")
 	update(t, s, func(tx *Tx) error { return put(tx, l) })
-	before, err := os.ReadFile(s.path())
-	must.Succeed(t, err)
+	before := must.Read(t, s.path())
 	update(t, s, func(tx *Tx) error { return put(tx, l) })
 	after, _ := os.ReadFile(s.path())
 	if string(before) != string(after) {
@@ -131,9 +126,7 @@ func TestCheckAllowsAShortHoldBesideANewLease(t *testing.T) {
 	}
 	update(t, s, func(tx *Tx) error { return errors.Join(put(tx, held), put(tx, bound)) })
 	view(t, s, func(tx *Tx) {
-		if found := tx.Check(); len(found) > 0 {
-			t.Errorf("%q", found)
-		}
+		check.Empty(t, tx.Check())
 	})
 	update(t, s, func(tx *Tx) error { return tx.Put(other.Pool, other.Address, other) })
 	view(t, s, func(tx *Tx) {
@@ -195,12 +188,8 @@ func TestJournalIsLimited(t *testing.T) {
 			t.Errorf("a long reason has %d bytes: %q", len(long), long)
 		}
 		all = all[:len(all)-1]
-		if want := JournalSize + total%journalSlack; len(all) != want {
-			t.Errorf("%d entries, want %d", len(all), want)
-		}
-		if last := all[len(all)-1].Reason; last != fmt.Sprint(total-1) {
-			t.Errorf("the last entry is %s", last)
-		}
+		check.Equal(t, len(all), JournalSize+total%journalSlack, "entries")
+		check.Equal(t, all[len(all)-1].Reason, fmt.Sprint(total-1), "the last entry")
 	})
 }
 
@@ -212,9 +201,7 @@ func TestBusy(t *testing.T) {
 	must.Succeed(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
 	defer cancel()
-	if err := s.Update(ctx, func(*Tx) error { return nil }); !errors.Is(err, ErrBusy) {
-		t.Errorf("got %v", err)
-	}
+	check.Is(t, s.Update(ctx, func(*Tx) error { return nil }), ErrBusy)
 	f.Close()
 	update(t, s, func(tx *Tx) error { return tx.Count("n", 1) })
 }
@@ -269,14 +256,10 @@ func TestDamagedPoolIsLost(t *testing.T) {
 				return err
 			}
 			tx, err := newTx(tx.b)
-			if !errors.Is(err, ErrLost) {
-				t.Errorf("%s: %v, pools %v; want %v", what, err, tx.pools, ErrLost)
-			}
+			check.Is(t, err, ErrLost, what, "pools", tx.pools)
 			return undo
 		})
-		if !errors.Is(err, undo) {
-			t.Fatal(err)
-		}
+		check.Is(t, err, undo)
 	}
 	for bit := range 8 * (len(key) + len(value)) {
 		damaged := slices.Concat(key, value)
@@ -293,8 +276,7 @@ func TestDamagedPoolIsLost(t *testing.T) {
 func TestDamagedFileIsNotKept(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
-	b, err := os.ReadFile(s.path())
-	must.Succeed(t, err)
+	b := must.Read(t, s.path())
 	clear(b[2*boltfile.PageSize:])
 	must.Succeed(t, os.WriteFile(s.path(), b, 0o600))
 	read := func(tx *Tx) error {
@@ -320,13 +302,10 @@ func TestPanicWithAnIntactFile(t *testing.T) {
 	s := open(t)
 	update(t, s, func(tx *Tx) error { return put(tx, fresh("10.0.0.5", "db-0", "c1")) })
 	err := s.Update(context.Background(), func(*Tx) error { panic("boom") })
-	if !errors.Is(err, ErrIO) || !strings.Contains(err.Error(), "boom") {
-		t.Errorf("got %v", err)
-	}
+	check.Is(t, err, ErrIO)
+	check.Error(t, err, "boom")
 	view(t, s, func(tx *Tx) {
-		if tx.Len() != 1 {
-			t.Error("the lease was lost")
-		}
+		check.Equal(t, tx.Len(), 1, "leases")
 	})
 }
 
@@ -340,9 +319,7 @@ func TestLossEndsWithItsBoot(t *testing.T) {
 		must.Succeed(t, s.Update(t.Context(), func(tx *Tx) error { lost = tx.Lost(); return nil }))
 		return lost
 	}
-	if lost := update(); lost != "" {
-		t.Errorf("at first: %s", lost)
-	}
+	check.Equal(t, update(), "", "at first")
 	must.Succeed(t, os.Remove(s.path()))
 	if update() == "" || update() == "" {
 		t.Error("it is not lost")
@@ -351,12 +328,10 @@ func TestLossEndsWithItsBoot(t *testing.T) {
 		boot string
 		lost bool
 	}{{"", true}, {"b2", false}, {"b1", true}} {
-		if boot = c.boot; (update() != "") != c.lost {
-			t.Errorf("in boot %q: %q", boot, update())
-		}
+		boot = c.boot
+		check.Equal(t, update() != "", c.lost, "lost in boot", boot)
 	}
 	must.Succeed(t, os.Remove(s.path()))
-	if boot = "b3"; update() != "" {
-		t.Errorf("removed, in a run directory of another boot: %s", update())
-	}
+	boot = "b3"
+	check.Equal(t, update(), "", "removed, in a run directory of another boot")
 }

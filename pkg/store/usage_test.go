@@ -10,6 +10,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/pool"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // ranges returns a range set of host-local's notation, as in "10.0.0.2-10.0.0.9,10.0.1.2-10.0.1.9".
@@ -98,9 +99,7 @@ func TestUsage(t *testing.T) {
 				for _, u := range tx.Usage() {
 					got = append(got, u.text())
 				}
-				if strings.Join(got, "\n") != tt.want {
-					t.Errorf("got  %q\nwant %q", got, tt.want)
-				}
+				check.Equal(t, strings.Join(got, "\n"), tt.want)
 			})
 		})
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/agent/retention"
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -71,9 +72,7 @@ func (w *eventsFixture) expect(name string, want ...string) {
 	for _, n := range want {
 		texts = append(texts, fmt.Sprintf("u%s kept 10.0.0.2: the pod was away for %ss", n, n))
 	}
-	if got := w.created(); !slices.Equal(got, texts) {
-		w.t.Errorf("%s: created %q, want %q", name, got, texts)
-	}
+	check.Slices(w.t, w.created(), texts, name, "created")
 }
 
 func (w *eventsFixture) runPass() time.Duration { return w.pass(context.Background()) }
@@ -89,9 +88,7 @@ func TestJournalIsReportedOnceInOrder(t *testing.T) {
 	w.expect("a new entry", "2", "3")
 	w.server.Requests()
 	w.runPass()
-	if requests := w.server.Requests(); len(requests) > 0 {
-		t.Errorf("requests without a new entry: %q", requests)
-	}
+	check.Empty(t, w.server.Requests(), "requests without a new entry")
 	w.restart()
 	w.runPass()
 	w.expect("after a restart", "2", "3") // 2 is created again, under the same name
@@ -104,9 +101,7 @@ func TestFailedEventsStayQueued(t *testing.T) {
 	w.kept(1, 2*maxRetry) // however long the server is away
 	w.kept(2, 0)
 	for range 3 {
-		if requeueAfter := w.runPass(); requeueAfter < retry || requeueAfter > 2*retry {
-			t.Errorf("requeue after %s, want %s", requeueAfter, retry)
-		}
+		check.Between(t, w.runPass(), retry, 2*retry)
 	}
 	w.server.Reject(nil)
 	w.kept(3, 0)
@@ -146,18 +141,14 @@ func TestFailedEventDoesNotBlockOthers(t *testing.T) {
 		w.runPass()
 		w.expect(fmt.Sprint("in the pass of a failure ", status), "0", "2")
 		for range 3 {
-			if requeueAfter := w.runPass(); requeueAfter < retry || requeueAfter > 2*retry {
-				t.Errorf("%d: requeue after %s, want %s", status, requeueAfter, retry)
-			}
+			check.Between(t, w.runPass(), retry, 2*retry, status)
 		}
 		w.expect(fmt.Sprint("beside a failure ", status), "0", "2")
 		w.queue[0].EventTime.Time = time.Now().Add(-maxRetry)
 		if requeueAfter := w.runPass(); requeueAfter != 0 || len(w.queue) != 0 {
 			t.Errorf("%d after maxRetry: requeue after %s, queue %+v", status, requeueAfter, w.queue)
 		}
-		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
-			t.Errorf("%d after maxRetry: %d warnings, want 1: %s", status, n, log.String())
-		}
+		check.Equal(t, strings.Count(log.String(), "level=WARN"), 1, status, "warnings after maxRetry", &log)
 	}
 }
 
@@ -228,9 +219,7 @@ func TestEventOfATerminatingNamespace(t *testing.T) {
 		w.Clients.Events, w.Log = clients.Events, slog.New(slog.NewTextHandler(&log, nil))
 		w.kept(1, 0)
 		for range 2 {
-			if requeueAfter := w.runPass(); requeueAfter != 0 {
-				t.Errorf("%d: requeue after %s", code, requeueAfter)
-			}
+			check.Equal(t, w.runPass(), 0, code, "requeue after")
 		}
 		if requests.Load() != 1 || log.Len() > 0 {
 			t.Errorf("%d: %d requests, logged: %s", code, requests.Load(), log.String())

@@ -3,12 +3,12 @@ package events
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 func entry(event store.Event, pod, uid, addr, reason string) store.Entry {
@@ -114,9 +114,7 @@ func TestRead(t *testing.T) {
 			}
 			got = append(got, fmt.Sprintf("%s%s %s %s: %s", n.Reason, warning, n.Pod, n.UID, n.Text))
 		}
-		if strings.Join(got, "\n") != strings.Join(c.want, "\n") {
-			t.Errorf("%s:\n got %q\nwant %q", c.name, got, c.want)
-		}
+		check.Slices(t, got, c.want, c.name)
 	}
 }
 
@@ -131,8 +129,6 @@ func TestOnlyRetainedPods(t *testing.T) {
 			return asks && name == "web-0" &&
 				uid == "u2"
 		})
-		if (len(got) == 1) != asks {
-			t.Errorf("asks: %v, notices: %v", asks, got)
-		}
+		check.Equal(t, len(got) == 1, asks, "there is a notice:", got)
 	}
 }

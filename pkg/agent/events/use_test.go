@@ -30,6 +30,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/built"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -116,9 +117,7 @@ func (f *useFixture) plug(name, address string) {
 		}
 		ended <- err
 	}()
-	if err := <-ended; err != nil {
-		f.t.Fatalf("%v (needs root, as make test does)", err)
-	}
+	must.Succeed(f.t, <-ended, "needs root, as make test does:")
 	f.t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
 }
 
@@ -164,12 +163,8 @@ func (f *useFixture) expect(name, metric string, events ...string) {
 			"There is no value while that is not known.\n# TYPE leasehold_retention_active gauge\n" +
 			fmt.Sprintf("leasehold_retention_active{network=%q,node=\"node1\"} %s\n", network, value)
 	}
-	if err := testutil.GatherAndCompare(f.metric, strings.NewReader(want)); err != nil {
-		f.t.Errorf("%s: %v", name, err)
-	}
-	if got := f.events(); !slices.Equal(got, events) {
-		f.t.Errorf("%s: Events %q, want %q", name, got, events)
-	}
+	must.Succeed(f.t, testutil.GatherAndCompare(f.metric, strings.NewReader(want)), name)
+	check.Slices(f.t, f.events(), events, name, "Events")
 }
 
 const (
@@ -216,17 +211,13 @@ func TestFlannelsManifestIsAppliedAgain(t *testing.T) {
 	}
 	f.configure(flannel)
 	f.run(20 * time.Second)
-	if got := f.Served(); len(got) > 0 {
-		t.Errorf("serves %v although flannel's configuration names host-local", got)
-	}
+	check.Empty(t, f.Served(), "flannel's configuration names host-local")
 	off := []string{nodeOff + "FlannelDefault", podOff + "FlannelDefault"}
 	f.expect("after 20 s", "net=0", off...)
 	var e eventsv1.Event
 	f.server.Get(f.server.Paths()[0], &e)
-	if !strings.Contains(e.Note, f.ConfDir+"/10-flannel.conflist names no IPAM") ||
-		!strings.Contains(e.Note, "network net") {
-		t.Errorf("note %q, want the network, the file and what it says", e.Note)
-	}
+	check.Contains(t, e.Note, f.ConfDir+"/10-flannel.conflist names no IPAM")
+	check.Contains(t, e.Note, "network net")
 	f.run(40 * time.Minute)
 	f.expect("40 minutes later", "net=0", off...)
 	f.run(40 * time.Minute)
@@ -286,9 +277,7 @@ func TestPodWithoutLease(t *testing.T) {
 	}
 	f.node.Bind("10.0.0.3", "db-1", "u1", time.Hour, "")
 	f.run(0)
-	if s := f.Result()[0]; s.State != cniconf.Active {
-		t.Errorf("with a lease: %+v", s)
-	}
+	check.Equal(t, f.Result()[0].State, cniconf.Active, "with a lease:", f.Result())
 }
 
 // TestForgedAddress has users write the status of their pods, with an address that no sandbox of
@@ -323,15 +312,11 @@ func TestPodOfAnEarlierConfiguration(t *testing.T) {
 	f.run(time.Minute)
 	must.Succeed(t, os.Remove(first))
 	f.run(10 * time.Minute)
-	if s := f.Result()[0]; s.State != cniconf.Active {
-		t.Errorf("%+v, want active", s)
-	}
+	check.Equal(t, f.Result()[0].State, cniconf.Active, f.Result())
 	f.plug("eth0", "10.0.0.2")
 	f.setPods(apiPod("db-0", "u1", "1h", "10.0.0.2", f.now.Add(-time.Minute)))
 	f.run(time.Minute)
-	if s := f.Result()[0]; s.Reason != use.PodWithoutLease {
-		t.Errorf("a pod that started after the change: %+v, want %s", s, use.PodWithoutLease)
-	}
+	check.Equal(t, f.Result()[0].Reason, use.PodWithoutLease, "a pod that started after the change:", f.Result())
 }
 
 // What cannot be read is neither active nor inactive.
@@ -364,7 +349,5 @@ func TestLostStoreIsNoEvidence(t *testing.T) {
 		return tx.SetImported(lease.Pool{DataDir: f.node.Pool.DataDir, Network: "net"})
 	})
 	f.run(10 * time.Minute)
-	if s := f.Result()[0]; s.State != cniconf.Inactive {
-		t.Errorf("its leases are known again, and the pod has none: %+v", s)
-	}
+	check.Equal(t, f.Result()[0].State, cniconf.Inactive, "its leases are known again, and the pod has none")
 }

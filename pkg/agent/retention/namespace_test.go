@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // A lease without the UID of its namespace is of the one that exists.
@@ -18,8 +19,6 @@ func TestOfDeletedNamespace(t *testing.T) {
 		{"the lease does not say", "", "ns2", false},
 		{"the lease does not say, and there is none", "", "", true},
 	} {
-		if got := IsOfDeletedNamespace(lease.Lease{NamespaceUID: c.lease}, c.now); got != c.want {
-			t.Errorf("%s: %t, want %t", c.name, got, c.want)
-		}
+		check.Equal(t, IsOfDeletedNamespace(lease.Lease{NamespaceUID: c.lease}, c.now), c.want, c.name)
 	}
 }

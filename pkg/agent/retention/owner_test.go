@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 func TestParseOwner(t *testing.T) {
@@ -27,8 +28,6 @@ func TestParseOwner(t *testing.T) {
 		if !ok {
 			got = ""
 		}
-		if got != c.want {
-			t.Errorf("%s of %q: %q, want %q", c.pod, c.text, got, c.want)
-		}
+		check.Equal(t, got, c.want, c.pod, "of", c.text)
 	}
 }

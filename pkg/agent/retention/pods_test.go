@@ -13,6 +13,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 func controlled(apiVersion, kind, name string) []metav1.OwnerReference {
@@ -64,9 +65,7 @@ func TestPodOf(t *testing.T) {
 		{"terminating", with(func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{} }), Pod{Name: name, UID: "u1",
 			ObjectUID: "u1", Deleting: true}},
 	} {
-		if diff := cmp.Diff(c.want, PodOf(c.pod)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", c.name, diff)
-		}
+		check.NoDiff(t, cmp.Diff(c.want, PodOf(c.pod)), c.name)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/test/cases"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // apiPodWith returns db-0 of a StatefulSet with annotations, given as keys and values.
@@ -51,9 +52,7 @@ func TestWindowOfAPod(t *testing.T) {
 		if p.Invalid != "" {
 			got = "error"
 		}
-		if got != c.Want[0] {
-			t.Errorf("%s: %s, want %s (%s)", c.Name, got, c.Want[0], p.Invalid)
-		}
+		check.Equal(t, got, c.Want[0], c.Name, p.Invalid)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -67,9 +68,7 @@ func TestInvalidLimitsAreLoggedOnce(t *testing.T) {
 		for range 20 {
 			must.Succeed(t, w.copyLimits(t.Context(), nil))
 		}
-		if lines := strings.Count(logged.String(), "\n"); lines != i+1 {
-			t.Errorf("%v: %d lines in all, want %d:\n%s", data, lines, i+1, logged)
-		}
+		check.Equal(t, strings.Count(logged.String(), "\n"), i+1, data, "lines in", logged)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // as is a pod with a generated name and the reservation name registry.
@@ -74,9 +75,7 @@ func TestMakeWithReservationNames(t *testing.T) {
 			view.NamedPods[record] = time.Now()
 		}
 		got := makePlan(map[kube.Name]retention.Pod{c.pod.Name: c.pod}, view, nil)
-		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", c.name, diff)
-		}
+		check.NoDiff(t, cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()), c.name)
 	}
 }
 
@@ -114,9 +113,7 @@ func TestHoldsOfANameAreExtendedForItsPods(t *testing.T) {
 			pods[p.Name] = p
 		}
 		got := makePlan(pods, view, nil).Expect
-		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", c.name, diff)
-		}
+		check.NoDiff(t, cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()), c.name)
 	}
 }
 
@@ -149,8 +146,6 @@ func TestLeaving(t *testing.T) {
 		for _, p := range c.pods {
 			pods[p.Name] = p
 		}
-		if diff := cmp.Diff(c.want, leaving(pods, former, c.leases)); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", c.name, diff)
-		}
+		check.NoDiff(t, cmp.Diff(c.want, leaving(pods, former, c.leases)), c.name)
 	}
 }

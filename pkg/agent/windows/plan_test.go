@@ -15,6 +15,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 var (
@@ -130,8 +131,6 @@ func TestMake(t *testing.T) {
 	} {
 		view := maintain.NodeView{Leases: c.leases, Now: now}
 		got := makePlan(map[kube.Name]retention.Pod{name: c.pod}, view, nil)
-		if diff := cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", c.name, diff)
-		}
+		check.NoDiff(t, cmp.Diff(c.want, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()), c.name)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/operation"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/fakeapi"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
@@ -51,12 +51,8 @@ func TestPass(t *testing.T) {
 	}
 	expect := func(name string, requeueAfter, want time.Duration) {
 		t.Helper()
-		if got := w.pass(t.Context()); got != requeueAfter {
-			t.Errorf("%s: requeue after %s, want %s", name, got, requeueAfter)
-		}
-		if got := window(); got != want {
-			t.Errorf("%s: the window is %s, want %s", name, got, want)
-		}
+		check.Equal(t, w.pass(t.Context()), requeueAfter, name, "requeue after")
+		check.Equal(t, window(), want, name, "the window is")
 	}
 	node.Bind("10.0.0.2", "db-0", "u1", time.Hour, "")
 	expect("the pods are not listed yet", 0, time.Hour)
@@ -65,10 +61,9 @@ func TestPass(t *testing.T) {
 	before, err := os.Stat(node.Node.Store.Dirs().State + "/leases.db")
 	must.Succeed(t, err)
 	expect("again", 0, 10*time.Minute)
-	if after, err := os.Stat(node.Node.Store.Dirs().State + "/leases.db"); err != nil ||
-		after.ModTime() != before.ModTime() {
-		t.Errorf("a pass without a change wrote to the store: %v", err)
-	}
+	after, err := os.Stat(node.Node.Store.Dirs().State + "/leases.db")
+	must.Succeed(t, err)
+	check.Equal(t, after.ModTime(), before.ModTime(), "after a pass without a change")
 	pods("soon")
 	expect("an invalid annotation", 0, 10*time.Minute)
 	if len(invalid) != 1 || !strings.Contains(invalid[0], `"soon" is not a window`) {
@@ -81,21 +76,15 @@ func TestPass(t *testing.T) {
 		must.Succeed(t, err)
 		return time.Duration(v.Leases[0].Remaining(v.Now))
 	}
-	if after := w.pass(t.Context()); after != deferTo-deferBelow {
-		t.Errorf("a hold was extended: requeue after %s, want %s", after, deferTo-deferBelow)
-	}
+	check.Equal(t, w.pass(t.Context()), deferTo-deferBelow, "a hold was extended: requeue after")
 	if rest := view(); rest <= time.Minute {
 		t.Errorf("%s of the hold is left, want more than %s", rest, time.Minute)
 	}
 
 	must.Succeed(t, os.Truncate(node.Node.Store.Dirs().State+"/leases.db", 100))
-	if after := w.pass(t.Context()); after != retry {
-		t.Errorf("lost store: requeue after %s, want %s", after, retry)
-	}
+	check.Equal(t, w.pass(t.Context()), retry, "lost store: requeue after")
 	node.Update(func(*store.Tx) error { return nil })
-	if after := w.pass(t.Context()); after != 0 {
-		t.Errorf("empty store: requeue after %s, want 0", after)
-	}
+	check.Equal(t, w.pass(t.Context()), 0, "empty store: requeue after")
 }
 
 // TestNamespaceOfALease verifies that a lease gets the UID of its pod's namespace, and that a hold
@@ -108,18 +97,14 @@ func TestNamespaceOfALease(t *testing.T) {
 	}
 	expect := func(what string, requeueAfter time.Duration, want ...string) {
 		t.Helper()
-		if got := w.pass(t.Context()); got != requeueAfter {
-			t.Errorf("%s: requeue after %s, want %s", what, got, requeueAfter)
-		}
+		check.Equal(t, w.pass(t.Context()), requeueAfter, what, "requeue after")
 		view, err := node.List(t.Context(), func(lease.Lease) bool { return true })
 		must.Succeed(t, err)
 		var got []string
 		for _, l := range view.Leases {
 			got = append(got, l.State.String()+" "+l.NamespaceUID)
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: %q, want %q", what, got, want)
-		}
+		check.Slices(t, got, want, what)
 	}
 	bound := node.Bind("10.0.0.2", "db-0", "u1", time.Duration(lease.Forever), "")
 	pod("u1")
@@ -131,9 +116,7 @@ func TestNamespaceOfALease(t *testing.T) {
 	expect("it can", 0, "Bound ns1")
 	server.Requests()
 	expect("again", 0, "Bound ns1")
-	if more := server.Requests(); len(more) > 0 {
-		t.Errorf("for a pod whose namespace is known: %q", more)
-	}
+	check.Empty(t, server.Requests(), "for a pod whose namespace is known")
 	bound.NamespaceUID = "ns1"
 	node.Release(bound)
 	pod("u2")

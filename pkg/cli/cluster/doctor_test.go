@@ -18,6 +18,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -42,8 +43,7 @@ func runFirst(t *testing.T, command string) {
 	t.Helper()
 	kubectl, err := exec.LookPath("kubectl")
 	must.Succeed(t, err)
-	script, err := os.ReadFile(kubectl)
-	must.Succeed(t, err)
+	script := must.Read(t, kubectl)
 	script = []byte(strings.Replace(string(script), "case", command+"\ncase", 1))
 	must.Succeed(t, os.WriteFile(kubectl, script, 0o755))
 }
@@ -75,9 +75,7 @@ func TestObjectsAreThoseOfTheManifests(t *testing.T) {
 				missed = o.names
 			}
 		}
-		if want := namesOf(t, kind); !slices.Equal(missed, want) {
-			t.Errorf("%s: %v, want those of the manifests: %v", kind, missed, want)
-		}
+		check.Slices(t, missed, namesOf(t, kind), kind)
 	}
 }
 
@@ -89,9 +87,7 @@ func TestSimilar(t *testing.T) {
 		"reserved-ip-duration": window, "example.org/pin-patience": "leasehold.dev/pin-patience",
 		"leasehold.dev/pinned-node": "", "leasehold.dev/pin-reason": "", "example.org/pin": "", "pin": "", "": "",
 	} {
-		if got := similar(key); got != want {
-			t.Errorf("%q: %q, want %q", key, got, want)
-		}
+		check.Equal(t, similar(key), want, key)
 	}
 }
 
@@ -118,14 +114,10 @@ func TestAgentThatIsReplaced(t *testing.T) {
 			found = append(found, f.Reason+" "+f.Subject)
 		}
 	}
-	if got, want := fmt.Sprint(found), "[AgentMissing node node2 StoreLost node node1: leases.db]"; got != want {
-		t.Errorf("found %s, want %s", got, want)
-	}
+	check.Equal(t, fmt.Sprint(found), "[AgentMissing node node2 StoreLost node node1: leases.db]", "found")
 	c.timeout = time.Minute
 	err := c.askNodes(t.Context(), object{"status": map[string]any{"desiredNumberScheduled": 2.0}})
-	if err == nil || !strings.Contains(err.Error(), "node2: no agent runs") {
-		t.Errorf("leasehold would be removed, although node2 has no agent: %v", err)
-	}
+	check.Error(t, err, "node2: no agent runs", "removing leasehold")
 }
 
 // An IPReservation whose status was never written names no lease, so that nothing can be released.
@@ -134,9 +126,8 @@ func TestReleaseWithoutALease(t *testing.T) {
 		"spec":{"podName":"db-0","nodeName":"node1"}}]}`})
 	var out strings.Builder
 	code := Run(t.Context(), cli.Env{Stdout: &out, Stderr: &out}, []string{"release", "db/db-0", "--yes", "--wait=0"})
-	if code != 1 || !strings.Contains(out.String(), "there is no such reservation") {
-		t.Errorf("exit status %d: %s", code, out.String())
-	}
+	check.Equal(t, code, 1, "exit status")
+	check.Contains(t, out.String(), "there is no such reservation")
 }
 
 // A reservation that has gone keeps no other from being released.
@@ -167,9 +158,7 @@ func TestReleaseInANamespace(t *testing.T) {
 		runFirst(t, `echo "$*" >>`+calls)
 		env := cli.Env{Stdout: io.Discard, Stderr: io.Discard}
 		Run(t.Context(), env, append([]string{"release"}, strings.Fields(args)...))
-		if got, err := os.ReadFile(calls); err != nil || !strings.Contains(string(got), want) {
-			t.Errorf("%s: %s, %v", args, got, err)
-		}
+		check.Contains(t, string(must.Read(t, calls)), want, args)
 	}
 }
 
@@ -214,9 +203,7 @@ func TestCommandsForTheChosenCluster(t *testing.T) {
 		i := slices.IndexFunc(found, func(f cli.Finding) bool { return f.Reason == "ManagerDown" })
 		text := found[i].Decide + strings.Join(found[i].Repair, "")
 		want = "kubectl '--kubeconfig=/a b' --context=c -n leasehold-system " + want
-		if !strings.Contains(text, want) {
-			t.Errorf("%s, want %s", text, want)
-		}
+		check.Contains(t, text, want)
 	}
 }
 
@@ -275,8 +262,7 @@ func TestExamined(t *testing.T) {
 		"nodeaddresspools": items(`{"metadata":{"name":"node1"},"status":{"networks":[{"name":"a"},{"name":"b"}]}}`)})
 	for nodes, want := range map[bool]string{true: "1 nodes (1 with leasectl)", false: "1 nodes (0 with leasectl)"} {
 		got := strings.Join(c.examine(t.Context(), nodes).Examined, ", ")
-		if want += ", 1 agents, 2 networks of 1 nodes, 0 workloads and pods"; got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
+		want += ", 1 agents, 2 networks of 1 nodes, 0 workloads and pods"
+		check.Equal(t, got, want)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -46,23 +47,18 @@ func TestLostStore(t *testing.T) {
 		} else {
 			err = s.Update(t.Context(), step.do)
 		}
-		if err != nil {
-			t.Fatalf("%s: %v", step.name, err)
-		}
+		must.Succeed(t, err, step.name)
 		n := &nodeDoctor{app: a, Report: cli.NewReport(), state: a.content(t.Context())}
 		n.checkStore(t.Context())
 		reason := ""
 		for _, f := range n.Findings {
 			reason += f.Reason
 		}
-		if len(n.Unchecked) > 0 || reason != step.want {
-			t.Errorf("%s: %+v; want %q", step.name, n.Report, step.want)
-		}
+		check.Empty(t, n.Unchecked, step.name)
+		check.Equal(t, reason, step.want, step.name, n.Report)
 	}
 	must.Succeed(t, s.View(t.Context(), func(tx *store.Tx) error {
-		if wrong := tx.Check(); len(wrong) > 0 {
-			t.Error(wrong)
-		}
+		check.Empty(t, tx.Check())
 		return nil
 	}))
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/pkg/host"
 	"github.com/leasehold-cni/leasehold/pkg/store"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -45,9 +46,8 @@ func TestHistoryStatesItsBeginning(t *testing.T) {
 		var stdout, stderr bytes.Buffer
 		code := Run(t.Context(), cli.Env{Stdout: &stdout, Stderr: &stderr}, dirs,
 			host.New("/proc", host.DefaultBootIDFile), []string{"history", "10.0.0.9"})
-		if code != 0 || !strings.Contains(stdout.String(), c.want) ||
-			(c.want == "") != (strings.Count(stdout.String(), "\n") == 1) {
-			t.Errorf("%s: %d, %q, %q; want %q", name, code, &stdout, &stderr, c.want)
-		}
+		check.Equal(t, code, 0, name, &stderr)
+		check.Contains(t, stdout.String(), c.want, name)
+		check.Equal(t, strings.Count(stdout.String(), "\n") == 1, c.want == "", name, &stdout)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/pool"
 	"github.com/leasehold-cni/leasehold/pkg/store"
 	"github.com/leasehold-cni/leasehold/test/built"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 	"github.com/leasehold-cni/leasehold/test/repairs"
 )
@@ -160,8 +161,6 @@ func nodeFindings(t *testing.T) []cli.Finding {
 			n.checkDirectory(path(of), dir, access, unix.Statfs_t{Bsize: 4096})
 		}
 	}
-	if len(n.Unchecked) > 0 {
-		t.Error(n.Unchecked)
-	}
+	check.Empty(t, n.Unchecked)
 	return n.Findings
 }

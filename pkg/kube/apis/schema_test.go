@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,6 +18,7 @@ import (
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -34,9 +34,8 @@ var kinds = map[string]func() any{
 func schemas(t *testing.T) map[string]spec.Schema {
 	t.Helper()
 	files, err := filepath.Glob("../../../daemonset/base/crds/*.yaml")
-	if err != nil || len(files) != len(kinds) {
-		t.Fatalf("%d CRDs, %v; want %d", len(files), err, len(kinds))
-	}
+	must.Succeed(t, err)
+	check.Equal(t, len(files), len(kinds), "CRDs")
 	all := map[string]spec.Schema{}
 	for _, file := range files {
 		maps.Copy(all, schemasIn(t, file))
@@ -47,8 +46,7 @@ func schemas(t *testing.T) map[string]spec.Schema {
 // schemasIn returns the schemas of the CRD in a file.
 func schemasIn(t *testing.T, file string) map[string]spec.Schema {
 	t.Helper()
-	data, err := os.ReadFile(file)
-	must.Succeed(t, err)
+	data := must.Read(t, file)
 	var crd struct {
 		Spec struct {
 			Names    struct{ Plural string }
@@ -116,9 +114,7 @@ func TestAcceptedValuesCanBeDecoded(t *testing.T) {
 				if err == nil {
 					err = json.Unmarshal(data, kinds[plural]())
 				}
-				if err != nil {
-					t.Errorf("%s: %s is accepted, and cannot be decoded: %v", path, text, err)
-				}
+				must.Succeed(t, err, path, text, "is accepted, and cannot be decoded")
 			}
 		})
 	}
@@ -140,9 +136,7 @@ func TestAcceptedTimes(t *testing.T) {
 				for day := range 33 {
 					text := fmt.Sprintf("%04d-%02d-%02dT%02d:%02d:%02dZ", year, month, day, day%24, day, 59)
 					_, err := time.Parse(time.RFC3339, text)
-					if accepted := validator.Validate(text).IsValid(); accepted != (err == nil) {
-						t.Errorf("%s: %s accepted: %t, and Go says %v", name, text, accepted, err)
-					}
+					check.Equal(t, validator.Validate(text).IsValid(), err == nil, name, text, "and Go says", err)
 				}
 			}
 		}

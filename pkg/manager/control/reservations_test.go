@@ -10,6 +10,7 @@ import (
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -50,9 +51,7 @@ status:
 		Written: noon.Add(5*time.Second - 10*time.Minute), Window: lease.Window(10 * time.Minute),
 		Releasing: true, Confirmed: true,
 	}
-	if diff := cmp.Diff(want, viewReservation(&object), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	check.NoDiff(t, cmp.Diff(want, viewReservation(&object), cmp.Transformer("UTC", time.Time.UTC)))
 
 	object.Spec.Release = "00000000000000a0"
 	object.Status = ipam.IPReservationStatus{ID: "00000000000000a1", State: ipam.Bound, AddressList: "10.0.0.7",
@@ -79,8 +78,6 @@ func TestIsOver(t *testing.T) {
 		"forever":             {Reservation{}, 24 * time.Hour, false},
 		"bound":               {Reservation{Until: end, Bound: true}, 24 * time.Hour, false},
 	} {
-		if got := tt.r.IsOver(end.Add(tt.late)); got != tt.want {
-			t.Errorf("%s: %t", name, got)
-		}
+		check.Equal(t, tt.r.IsOver(end.Add(tt.late)), tt.want, name)
 	}
 }

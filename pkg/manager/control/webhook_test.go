@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -101,9 +102,7 @@ func TestPodsPatch(t *testing.T) {
 	patch, err := jsonpatch.DecodePatch(r.Patch)
 	must.Succeed(t, err)
 	out, err := patch.Apply([]byte(object))
-	if err != nil {
-		t.Fatalf("%s: %v", r.Patch, err)
-	}
+	must.Succeed(t, err, string(r.Patch))
 	var sorted any
 	must.Succeed(t, json.Unmarshal(out, &sorted))
 	out, _ = json.Marshal(sorted)
@@ -112,7 +111,5 @@ func TestPodsPatch(t *testing.T) {
 		`"preferredDuringSchedulingIgnoredDuringExecution":[{"preference":{},"weight":7}]}},` +
 		`"containers":[{"name":"main"}],"later":2,"nodeSelector":{"disk":"ssd"},"schedulingGates":` +
 		`[{"name":"a.b/c"},{"name":"d.e/f"}]}}`
-	if string(out) != want {
-		t.Errorf("the pod is\n%s\nwant\n%s", out, want)
-	}
+	check.Equal(t, string(out), want, "the pod")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -74,9 +75,8 @@ func TestUnconfirmed(t *testing.T) {
 		for _, p := range c.pods {
 			agents = append(agents, viewAgent(p))
 		}
-		if got, _ := unconfirmed(c.node, agents); got != c.want {
-			t.Errorf("%s: %q, want %q", c.name, got, c.want)
-		}
+		got, _ := unconfirmed(c.node, agents)
+		check.Equal(t, got, c.want, c.name)
 	}
 }
 
@@ -126,9 +126,7 @@ func (r *agentRig) after(d time.Duration) (patches []string) {
 // comes back is not contradicted, even if it never seems ready.
 func TestNodeWithoutAgentIsShown(t *testing.T) {
 	r := newAgentRig(t)
-	if got := r.after(unconfirmedDelay - time.Second); len(got) > 0 {
-		t.Errorf("after %s: %q", unconfirmedDelay-time.Second, got)
-	}
+	check.Empty(t, r.after(unconfirmedDelay-time.Second), "a second early")
 	got := r.after(time.Second)
 	if len(got) != 1 || testutil.ToFloat64(r.metric.WithLabelValues("node1", ipam.AgentMissing)) != 1 {
 		t.Fatalf("after %s: %q", unconfirmedDelay, got)
@@ -151,9 +149,7 @@ func TestNodeWithoutAgentIsShown(t *testing.T) {
 	}
 
 	r.writes(metav1.ConditionUnknown, ipam.AgentMissing)
-	if got := r.after(time.Hour); len(got) > 0 {
-		t.Errorf("written again: %q", got)
-	}
+	check.Empty(t, r.after(time.Hour), "written again")
 	must.Succeed(t, r.agents.Update(agentOf(corev1.ConditionFalse))) // there it is, and not ready
 	if got := r.after(time.Minute); len(got) != 1 || !strings.Contains(got[0], ipam.AgentNotReady) {
 		t.Errorf("not ready: %q", got)
@@ -161,15 +157,12 @@ func TestNodeWithoutAgentIsShown(t *testing.T) {
 	r.writes(metav1.ConditionUnknown, ipam.AgentNotReady)
 	r.after(0)
 	r.writes(metav1.ConditionTrue, "Named")
-	if got := r.after(time.Hour); len(got) > 0 {
-		t.Errorf("the agent is contradicted: %q", got)
-	}
+	check.Empty(t, r.after(time.Hour), "the agent is contradicted")
 	p := agentOf(corev1.ConditionTrue)
 	p.ResourceVersion = "2"
 	must.Succeed(t, r.agents.Update(p))
-	if r.after(time.Minute); testutil.CollectAndCount(r.metric) != 0 {
-		t.Error("the metric has the node although its agent is ready")
-	}
+	r.after(time.Minute)
+	check.Equal(t, testutil.CollectAndCount(r.metric), 0, "nodes in the metric, after the agent is ready")
 }
 
 // A node is enqueued for the reconcilers that a change concerns.
@@ -219,9 +212,7 @@ func TestFollowedChanges(t *testing.T) {
 				}
 			}
 		}
-		if strings.Join(got, " ") != c.want {
-			t.Errorf("%s: enqueued for %q, want %q", c.story, got, c.want)
-		}
+		check.Equal(t, strings.Join(got, " "), c.want, c.story, "enqueued for")
 	}
 }
 
@@ -271,9 +262,7 @@ func TestNodeWithoutAgentIsShownLater(t *testing.T) {
 		t.Error("nothing was tried")
 	}
 	r.api.err = nil
-	if got := r.after(0); len(got) != 1 {
-		t.Errorf("repeated: %q", got)
-	}
+	check.Equal(t, len(r.after(0)), 1, "repeated")
 	must.Succeed(t, r.nodes.Delete(nodeOfOS("linux", corev1.ConditionTrue)))
 	if got := r.after(time.Hour); len(got) > 0 || len(r.without) > 0 || testutil.CollectAndCount(r.metric) != 0 {
 		t.Errorf("without the node: %q, %v", got, r.without)

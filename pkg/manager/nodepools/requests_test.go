@@ -18,6 +18,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -190,10 +191,8 @@ func TestPlanRequests(t *testing.T) {
 		}
 		r.DeletionTimestamp = &metav1.Time{Time: time.Now()}
 		deleted := planRequests(viewsOfRequests(r), pools, tt.limits, true, set, never)
-		if len(unknown.named) > 0 || len(deleted.named) > 0 || len(deleted.shown) > 0 {
-			t.Errorf("%s: unknown limits name %v; a deleted one %v, %v", tt.name, unknown.named, deleted.named,
-				deleted.shown)
-		}
+		check.Equal(t, len(unknown.named), 0, tt.name, "unknown limits name", unknown.named)
+		check.Equal(t, len(deleted.named)+len(deleted.shown), 0, tt.name, deleted.named, deleted.shown)
 	}
 }
 
@@ -206,9 +205,7 @@ func TestStatusIsWrittenOnce(t *testing.T) {
 	for i, want := range []string{"10.0.1.5@ Waiting NodeNotReady, 10.9.0.1@ Rejected NoNode, " +
 		"fd00:1::5@ Waiting PodOnOtherNode", ""} {
 		plan := planRequests(viewsOfRequests(r), viewsOf(twoNodes()), policy.Limits{"choose": "true"}, true, set, never)
-		if got := shownIn(plan, r); got != want {
-			t.Errorf("pass %d shows %q, want %q", i+1, got, want)
-		}
+		check.Equal(t, shownIn(plan, r), want, "pass", i+1, "shows")
 		for _, s := range plan.shown {
 			s.apply(r)
 		}
@@ -256,9 +253,8 @@ func TestRequestsAreFair(t *testing.T) {
 		entries += len(ref.Addresses)
 	}
 	last := shownIn(plan, big[len(big)-1])
-	if entries != maxNamed || !strings.Contains(last, "fd00:1::1@ Waiting TooManyRequests") {
-		t.Errorf("%d entries are named, want %d; the last request shows %s", entries, maxNamed, last)
-	}
+	check.Equal(t, entries, maxNamed, "named entries")
+	check.Contains(t, last, "fd00:1::1@ Waiting TooManyRequests")
 }
 
 // The nodes of addresses are those that a search through all ranges finds, also with ranges that
@@ -336,10 +332,8 @@ func TestNameRequests(t *testing.T) {
 	watch()
 	const named = "map[node1:[{{db db uid-db 3} [10.0.1.20]}]]"
 	pass("known limits", named, 1, 1, checkInterval)
-	if got, want := statesText(a.requests["db/db"].Status.Addresses),
-		"10.0.1.20@ Waiting NodeNotReady, 10.9.0.1@ Rejected NoNode"; got != want {
-		t.Errorf("shown: %s, want %s", got, want)
-	}
+	check.Equal(t, statesText(a.requests["db/db"].Status.Addresses),
+		"10.0.1.20@ Waiting NodeNotReady, 10.9.0.1@ Rejected NoNode")
 	next := a.requests["db/db"].DeepCopy()
 	next.ResourceVersion, next.Status.Addresses = "7", nil
 	shows(next, "10.0.1.20@node1 Held")
@@ -348,10 +342,9 @@ func TestNameRequests(t *testing.T) {
 	pass("an agent has written meanwhile", named, 1, 0, checkInterval)
 	watch()
 	pass("and the watch shows it", named, 1, 1, checkInterval)
-	if got := a.requests["db/db"].Status.Addresses; statesText(got) !=
-		"10.0.1.20@node1 Held, 10.9.0.1@ Rejected NoNode" || got[0].Message != "a message" {
-		t.Errorf("shown: %+v", got)
-	}
+	got := a.requests["db/db"].Status.Addresses
+	check.Equal(t, statesText(got), "10.0.1.20@node1 Held, 10.9.0.1@ Rejected NoNode")
+	check.Equal(t, got[0].Message, "a message")
 	watch()
 	pass("nothing has changed", named, 1, 0, checkInterval)
 
@@ -385,9 +378,7 @@ func TestStatusThatCannotBeWritten(t *testing.T) {
 		}
 		now = now.Add(result.RequeueAfter)
 	}
-	if a.writes < 3 || a.writes > passes/3 {
-		t.Errorf("%d writes in %d passes", a.writes, passes)
-	}
+	check.Between(t, a.writes, 3, passes/3, "writes")
 	var all []any
 	for i := range 2 * maxShown {
 		r := requestFor(fmt.Sprintf("a-%03d", i), fmt.Sprint("r", i), entryOf("db-0", "", "10.9.0.1"))

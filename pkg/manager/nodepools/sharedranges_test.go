@@ -17,6 +17,7 @@ import (
 
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -44,9 +45,7 @@ func TestSharedRanges(t *testing.T) {
 		poolWith("node4", "lan 10.0.0.2 10.0.0.9"),
 	})
 	want := "map[node1:[{10.0.0.8 10.0.0.9 node2}] node2:[{10.0.0.8 10.0.0.9 node1}]]"
-	if fmt.Sprint(got) != want {
-		t.Errorf("got  %v\nwant %s", got, want)
-	}
+	check.Equal(t, fmt.Sprint(got), want)
 }
 
 // The nodes whose ranges are shared are named in their objects and in the metric, as long as they
@@ -67,12 +66,8 @@ func TestSharedRangesAreNamed(t *testing.T) {
 			_, err := r.Reconcile(t.Context(), request)
 			must.Succeed(t, err)
 		}
-		if got := strings.Join(a.patches, ", "); got != want {
-			t.Errorf("%s: %q, want %q", story, got, want)
-		}
-		if got := testutil.CollectAndCount(r.sharedMetric); got != shared {
-			t.Errorf("%s: %d nodes in the metric, want %d", story, got, shared)
-		}
+		check.Equal(t, strings.Join(a.patches, ", "), want, story)
+		check.Equal(t, testutil.CollectAndCount(r.sharedMetric), shared, story, "nodes in the metric")
 	}
 	must.Succeed(t, r.pools.Update(pool("node1", "10.0.0.9")))
 	pass("one node", "", 0)
@@ -124,9 +119,7 @@ func TestSharedRangesAsCompared(t *testing.T) {
 		for _, s := range got {
 			count -= len(s)
 		}
-		if count != 0 {
-			rt.Fatalf("%d are missing in %v", count, got)
-		}
+		check.Equal(rt, count, 0, "missing in", got)
 	})
 }
 
@@ -140,9 +133,7 @@ func TestSharedRangesStay(t *testing.T) {
 			fmt.Sprintf("lan 10.0.1.2 10.0.1.%d macvlan", 3+i%5)))
 	}
 	before := sharedRanges(pools)
-	if len(before) != nodes {
-		t.Errorf("%d nodes are named", len(before))
-	}
+	check.Equal(t, len(before), nodes, "nodes")
 	rand.Shuffle(len(pools), func(i, j int) { pools[i], pools[j] = pools[j], pools[i] })
 	if again := sharedRanges(pools); !reflect.DeepEqual(again, before) {
 		t.Error("another order of the same nodes changes what is named")
@@ -161,9 +152,7 @@ func TestSharedRangesStay(t *testing.T) {
 				changed++
 			}
 		}
-		if changed > 3 {
-			t.Errorf("%s: %d nodes change", story, changed)
-		}
+		check.Between(t, changed, 0, 3, story)
 	}
 }
 
@@ -171,7 +160,5 @@ func TestSharedRangesStay(t *testing.T) {
 func TestUnusableRanges(t *testing.T) {
 	p := poolWith("node1", "a fd00::3%text fd00::9 macvlan", "b 10.0.0.9 10.0.0.2 macvlan",
 		"c 10.0.0.2 fd00::9 macvlan", "d x y macvlan")
-	if len(p.ranges) > 0 {
-		t.Errorf("%v", p.ranges)
-	}
+	check.Empty(t, p.ranges)
 }

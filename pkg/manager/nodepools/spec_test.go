@@ -1,7 +1,6 @@
 package nodepools
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	ipam "github.com/leasehold-cni/leasehold/pkg/kube/apis/ipam/v1alpha1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -104,9 +104,7 @@ func TestNames(t *testing.T) {
 		for _, v := range tt.views {
 			show(t, r.set, v)
 		}
-		if got := r.names(); got != tt.want {
-			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
-		}
+		check.Equal(t, r.names(), tt.want, tt.name)
 		for _, v := range tt.views {
 			released := *v
 			released.Releasing = true
@@ -207,11 +205,9 @@ func TestNamesAreWritten(t *testing.T) {
 	written("no change", "node1", "")
 	names()
 	a.err = apierrors.NewNotFound(ipam.NodeAddressPoolResource.GroupResource(), "node1")
-	if _, err := r.Reconcile(t.Context(), control.RequestFor("node1")); err != nil {
-		t.Errorf("its NodeAddressPool is gone: %v", err)
-	}
+	_, err := r.Reconcile(t.Context(), control.RequestFor("node1"))
+	must.Succeed(t, err, "its NodeAddressPool is gone")
 	a.err = io.EOF
-	if _, err := r.Reconcile(t.Context(), control.RequestFor("node1")); !errors.Is(err, io.EOF) {
-		t.Errorf("a write that fails: %v", err)
-	}
+	_, err = r.Reconcile(t.Context(), control.RequestFor("node1"))
+	check.Is(t, err, io.EOF, "a write that fails")
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -85,13 +86,10 @@ func TestGenerateFollowsTheWorkload(t *testing.T) {
 			got = "delete"
 		default:
 			got = "update"
-			if second, _ := generate(target, tt.workload, o, nil); second != o {
-				t.Errorf("%s: not idempotent: %+v", tt.name, second)
-			}
+			second, _ := generate(target, tt.workload, o, nil)
+			check.Equal(t, second, o, tt.name, "the second time")
 		}
-		if got != tt.want {
-			t.Errorf("%s: %s %s, want %s", tt.name, got, problem, tt.want)
-		}
+		check.Equal(t, got, tt.want, tt.name, problem)
 	}
 }
 
@@ -99,10 +97,9 @@ func TestGenerateKeepsFieldsOfOthers(t *testing.T) {
 	o := generated(asking())
 	o.Spec.PersistentPodStateRetentionPolicy = pps.WhenDeleted
 	o.Labels["mine"] = "yes"
-	if got, _ := generate(db().targetKey, asking(), o, nil); got != o {
-		t.Errorf("%+v", got)
-	}
-	got, _ := generate(db().targetKey, asking(pps.AnnotationRequiredTopology, zone), o, nil)
+	got, _ := generate(db().targetKey, asking(), o, nil)
+	check.Equal(t, got, o)
+	got, _ = generate(db().targetKey, asking(pps.AnnotationRequiredTopology, zone), o, nil)
 	if got == o || got.Spec.PersistentPodStateRetentionPolicy != pps.WhenDeleted || got.Labels["mine"] != "yes" {
 		t.Errorf("%+v", got)
 	}
@@ -144,9 +141,7 @@ func TestValidate(t *testing.T) {
 		{"an annotation with capitals in its domain", state(keeps("CNI.example.com/IP")), nil, ""},
 	} {
 		err := validate(tt.object, kinds, tt.others)
-		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("%s: %v, want %q", tt.name, err, tt.want)
-		}
+		check.Error(t, err, tt.want, tt.name)
 	}
 }
 
@@ -173,12 +168,9 @@ func TestWorkloadWithLongTexts(t *testing.T) {
 			u.SetAnnotations(c.annotations)
 			u.SetLabels(map[string]string{"a": long})
 		}, with(long, "spec", "serviceName"))
-		if size := len(fmt.Sprintf("%#v", *w)); size > 4<<10 {
-			t.Errorf("%s: the view has %d bytes", name, size)
-		}
+		check.Between(t, len(fmt.Sprintf("%#v", *w)), 0, 4<<10, name)
 		_, got := generate(w.targetKey, w, nil, nil)
-		if !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
-			t.Errorf("%s: problem %q, want %q", name, got, c.want)
-		}
+		check.Contains(t, got, c.want, name)
+		check.Equal(t, got == "", c.want == "", name, got)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -51,9 +52,7 @@ func patched[T any](t *testing.T, req admission.Request, resp admission.Response
 		if err == nil {
 			text, err = patch.Apply(text)
 		}
-		if err != nil {
-			t.Fatalf("%s: %v", list, err)
-		}
+		must.Succeed(t, err, list)
 	}
 	var o T
 	must.Succeed(t, json.Unmarshal(text, &o))
@@ -63,9 +62,7 @@ func patched[T any](t *testing.T, req admission.Request, resp admission.Response
 // A failed lookup does not stop a pod, and is reported in an annotation.
 func TestFailedLookupAdmitsThePod(t *testing.T) {
 	pod := unsynced().admit(t, aPod("db-0"))
-	if why := pod.Annotations[annotationReason]; why != "lookup failed: the informers have not synced yet" {
-		t.Errorf("annotation %q", why)
-	}
+	check.Equal(t, pod.Annotations[annotationReason], "lookup failed: the informers have not synced yet", "annotation")
 }
 
 // objects returns the webhooks with a view.
@@ -117,18 +114,16 @@ func TestPodsThatAreNotInjected(t *testing.T) {
 		},
 	} {
 		got := v.admit(t, aPod("db-0", change))
-		if len(got.Spec.NodeSelector) > 0 || got.Annotations[pps.AnnotationInjected] != "" {
-			t.Errorf("%s: %v, %v", name, got.Spec.NodeSelector, got.Annotations)
-		}
+		check.Equal(t, len(got.Spec.NodeSelector), 0, name, got.Spec.NodeSelector)
+		check.Equal(t, got.Annotations[pps.AnnotationInjected], "", name)
 	}
 	// The states of an object belong to the workload that its status names.
 	for uid, want := range map[string]bool{"set-1": true, "": true, "earlier": false} {
 		o := state(requires(zone), recorded("db-0", "node1"))
 		o.Status.TargetUID = uid
 		v := viewOf(o).has(statefulSet, true, db())
-		if got := v.admit(t, aPod("db-0")); (got.Spec.NodeSelector[zone] != "") != want {
-			t.Errorf("a status of the workload %q: %v", uid, got.Spec.NodeSelector)
-		}
+		got := v.admit(t, aPod("db-0"))
+		check.Equal(t, got.Spec.NodeSelector[zone] != "", want, "a status of the workload", uid, got.Spec.NodeSelector)
 	}
 	leaving := state(requires(zone), recorded("db-0", "node1"))
 	leaving.DeletionTimestamp = &metav1.Time{Time: began}

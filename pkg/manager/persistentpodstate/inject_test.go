@@ -3,7 +3,6 @@ package persistentpodstate
 import (
 	"fmt"
 	"maps"
-	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,6 +12,7 @@ import (
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // injectTwice modifies a pod according to its former state, and checks that doing so twice makes no
@@ -30,9 +30,7 @@ func injectTwice(t *testing.T, pod *corev1.Pod, o *pps.PersistentPodState, c clu
 	again := pod.DeepCopy()
 	former.Required = reset(again)
 	inject(again, o, former, c.all())
-	if diff := cmp.Diff(pod, again); diff != "" {
-		t.Errorf("the second time makes a difference:\n%s", diff)
-	}
+	check.NoDiff(t, cmp.Diff(pod, again), "the second time makes a difference")
 	return reasons
 }
 
@@ -66,15 +64,9 @@ func TestResetKeepsSelectors(t *testing.T) {
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, annotationRequired, "tenant=a")
 	metav1.SetMetaDataAnnotation(&pod.ObjectMeta, pps.AnnotationInjected, "db")
 	before := pod.Spec.DeepCopy()
-	if required := reset(pod); required["tenant"] != "a" {
-		t.Errorf("required %v", required)
-	}
-	if diff := cmp.Diff(before, &pod.Spec); diff != "" {
-		t.Errorf("(-before +after):\n%s", diff)
-	}
-	if len(pod.Annotations) > 0 {
-		t.Errorf("annotations %v", pod.Annotations)
-	}
+	check.Equal(t, reset(pod)["tenant"], "a", "required")
+	check.NoDiff(t, cmp.Diff(before, &pod.Spec))
+	check.Equal(t, len(pod.Annotations), 0, pod.Annotations)
 }
 
 func TestAnnotationsAreRestored(t *testing.T) {
@@ -86,9 +78,7 @@ func TestAnnotationsAreRestored(t *testing.T) {
 	injectTwice(t, pod, o, three())
 	want := map[string]string{"cni/ip": "10.0.0.1", "role": "from the template", pps.AnnotationInjected: "db",
 		annotationRequired: zone + "=a"}
-	if diff := cmp.Diff(want, pod.Annotations); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	check.NoDiff(t, cmp.Diff(want, pod.Annotations))
 }
 
 // The pod's own selectors also take precedence if they refer to another label than the injected
@@ -171,12 +161,8 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 			own := pod.DeepCopy()
 			reasons := injectTwice(t, pod, state(recorded("db-0", "node1"), requires(tt.requires...), prefers()),
 				tt.cluster)
-			if diff := cmp.Diff(tt.reasons, reasons); diff != "" {
-				t.Errorf("reasons (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(tt.want, requiredOf(pod.Annotations), cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("annotated as injected (-want +got):\n%s", diff)
-			}
+			check.NoDiff(t, cmp.Diff(tt.reasons, reasons), "reasons")
+			check.NoDiff(t, cmp.Diff(tt.want, requiredOf(pod.Annotations), cmpopts.EquateEmpty()), "injected")
 			for key, value := range tt.want {
 				if got, isSet := pod.Spec.NodeSelector[key]; !isSet || got != value {
 					t.Errorf("node selector %v", pod.Spec.NodeSelector)
@@ -184,12 +170,8 @@ func TestOwnSelectorsOfOtherNodesTakePrecedence(t *testing.T) {
 			}
 			before := maps.Clone(pod.Spec.NodeSelector)
 			reset(pod)
-			if diff := cmp.Diff(own.Annotations, pod.Annotations, cmpopts.EquateEmpty()); diff != "" {
-				t.Errorf("annotations after reset (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(before, pod.Spec.NodeSelector); diff != "" {
-				t.Errorf("Reset changes the node selector (-want +got):\n%s", diff)
-			}
+			check.NoDiff(t, cmp.Diff(own.Annotations, pod.Annotations, cmpopts.EquateEmpty()), "after reset")
+			check.NoDiff(t, cmp.Diff(before, pod.Spec.NodeSelector), "Reset changes the node selector")
 		})
 	}
 }
@@ -199,17 +181,11 @@ func TestMissingLabelIsNotInjected(t *testing.T) {
 	o := state(recorded("db-0", "node3"), prefers(prefer100(100, zone), prefer100(50, zone, hostname),
 		prefer100(0, hostname), prefer100(900, hostname))) // another CRD has no limits of the weight
 	reasons := injectTwice(t, pod, o, three())
-	if len(pod.Spec.NodeSelector) > 0 {
-		t.Errorf("required %v", pod.Spec.NodeSelector)
-	}
+	check.Equal(t, len(pod.Spec.NodeSelector), 0, pod.Spec.NodeSelector)
 	want := []corev1.PreferredSchedulingTerm{in(50, hostname, "node3"), in(1, hostname, "node3"),
 		in(100, hostname, "node3")}
-	if diff := cmp.Diff(want, preferred(pod)); diff != "" {
-		t.Errorf("preferred (-want +got):\n%s", diff)
-	}
-	if !slices.Equal(reasons, []string{"node node3 has no label " + zone}) {
-		t.Errorf("reasons %q", reasons)
-	}
+	check.NoDiff(t, cmp.Diff(want, preferred(pod)), "preferred")
+	check.Slices(t, reasons, []string{"node node3 has no label " + zone}, "reasons")
 	bare := aPod("db-0")
 	o = state(recorded("db-0", "node3"), requires("rack"), prefers(prefer100(100, zone)))
 	injectTwice(t, bare, o, three())
@@ -224,9 +200,7 @@ func TestOwnPreferencesStay(t *testing.T) {
 		control.NodeAffinity(p).PreferredDuringSchedulingIgnoredDuringExecution = []corev1.PreferredSchedulingTerm{own}
 	})
 	injectTwice(t, pod, state(recorded("db-0", "node1")), three())
-	if diff := cmp.Diff([]corev1.PreferredSchedulingTerm{own, in(100, hostname, "node1")}, preferred(pod)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	check.NoDiff(t, cmp.Diff([]corev1.PreferredSchedulingTerm{own, in(100, hostname, "node1")}, preferred(pod)))
 }
 
 // The selectors of a pod, of which users write as many as an object may have, are not compared with
@@ -248,16 +222,14 @@ func TestManyOwnSelectors(t *testing.T) {
 		"requirements; none is added"}} {
 		pod := aPod("db-0", of(count))
 		got := injectTwice(t, pod, state(requires(hostname), recorded("db-0", "node1")), three())
-		if !slices.Equal(got, want) || (pod.Spec.NodeSelector[hostname] == "node1") != (want == nil) {
-			t.Errorf("%d requirements: %q, node selector %v, want %q", count, got, pod.Spec.NodeSelector, want)
-		}
+		check.Slices(t, got, want, count, "requirements")
+		check.Equal(t, pod.Spec.NodeSelector[hostname] == "node1", want == nil, count, pod.Spec.NodeSelector)
 	}
 	selects := map[string]string{}
 	for i := range maxOwn + 1 {
 		selects[fmt.Sprint("label", i)] = "x"
 	}
 	pod := aPod("db-0", func(p *corev1.Pod) { p.Spec.NodeSelector = selects })
-	if got := injectTwice(t, pod, state(requires(hostname), recorded("db-0", "node1")), three()); len(got) != 1 {
-		t.Errorf("many labels: %q", got)
-	}
+	got := injectTwice(t, pod, state(requires(hostname), recorded("db-0", "node1")), three())
+	check.Equal(t, len(got), 1, "many labels:", got)
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/test/check"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // writes is an API server that records what the reconciler writes, and answers with an error.
@@ -142,9 +144,8 @@ func TestObjectIsNormalized(t *testing.T) {
 		o.Spec.RequiredPersistentTopology = &pps.NodeTopologyTerm{Keys: []string{zone, zone}}
 	})
 	r := newRig(viewOf(o).has(statefulSet, true, db()))
-	if _, err := r.reconcile(t, "db"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := r.reconcile(t, "db")
+	must.Succeed(t, err)
 	if len(r.writes.patched) != 1 || len(r.writes.recorded) > 0 ||
 		len(r.writes.patched[0].RequiredPersistentTopology.Keys) != 1 {
 		t.Errorf("patched %+v, recorded %+v", r.writes.patched, r.writes.recorded)
@@ -166,9 +167,8 @@ func TestObjectOfWhichAPartIsUsed(t *testing.T) {
 			v.runs(aPod(pod, readyOn("node2")))
 		}
 		r := newRig(v)
-		if _, err := r.reconcile(t, "db"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := r.reconcile(t, "db")
+		must.Succeed(t, err)
 		events = append(events, r.events.texts...)
 		if len(r.writes.patched) > 0 || len(r.writes.recorded) != 1-i {
 			t.Fatalf("pass %d: %d changes, %d states written", i, len(r.writes.patched), len(r.writes.recorded))
@@ -180,9 +180,7 @@ func TestObjectOfWhichAPartIsUsed(t *testing.T) {
 			}
 		}
 	}
-	if want := "PersistentPodState db: Warning PersistentPodStateLarge " + onlyTheFirst; events[0] != want {
-		t.Errorf("events %q", events)
-	}
+	check.Equal(t, events[0], "PersistentPodState db: Warning PersistentPodStateLarge "+onlyTheFirst)
 }
 
 // What was not injected is reported of pods that exist.
@@ -212,18 +210,15 @@ func TestReports(t *testing.T) {
 			"recorded are more than 64, or have more than 4096 bytes: none of them is",
 	}
 	slices.Sort(want)
-	if !slices.Equal(got, want) {
-		t.Errorf("reported %q, want %q", got, want)
-	}
+	check.Slices(t, got, want, "reported")
 }
 
 // A workload whose annotations have no effect gets one Event about that.
 func TestProblemIsReported(t *testing.T) {
 	r := newRig(viewOf().has(statefulSet, true, db(with("true", "metadata", "annotations", pps.AnnotationGenerate))))
 	for range 2 {
-		if _, err := r.reconcile(t, "db"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := r.reconcile(t, "db")
+		must.Succeed(t, err)
 	}
 	if len(r.events.texts) != 1 || !strings.HasPrefix(r.events.texts[0],
 		"StatefulSet db: Warning InvalidPersistentPodState kruise.io/auto-generate-persistent-pod-state is true, but") {
@@ -249,7 +244,5 @@ func TestTargetOfAKindThatIsNotServed(t *testing.T) {
 		}
 	}
 	goruntime.ReadMemStats(&after)
-	if each := (after.TotalAlloc - before.TotalAlloc) / passes; each > 20<<10 {
-		t.Errorf("each time takes %d bytes of memory", each)
-	}
+	check.Between(t, (after.TotalAlloc-before.TotalAlloc)/passes, 0, 20<<10, "bytes each time")
 }

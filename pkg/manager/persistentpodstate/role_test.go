@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -17,14 +15,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 // ownCRD returns the CRD of the manifests.
 func ownCRD(t *testing.T) *unstructured.Unstructured {
 	t.Helper()
-	text, err := os.ReadFile("../../../daemonset/base/crds/apps.kruise.io_persistentpodstates.yaml")
-	must.Succeed(t, err)
+	text := must.Read(t, "../../../daemonset/base/crds/apps.kruise.io_persistentpodstates.yaml")
 	var crd unstructured.Unstructured
 	must.Succeed(t, yaml.Unmarshal(text, &crd.Object))
 	return &crd
@@ -43,12 +41,8 @@ func TestCRD(t *testing.T) {
 		names = append(names, fmt.Sprintf("%s %v %v", version["name"], version["served"], version["storage"]))
 		schemas = append(schemas, fmt.Sprint(version["schema"]))
 	}
-	if want := []string{"v1alpha1 true false", "v1beta1 true true"}; !slices.Equal(names, want) {
-		t.Errorf("versions %q, want %q", names, want)
-	}
-	if schemas[0] != schemas[1] {
-		t.Error("the versions have different schemas")
-	}
+	check.Slices(t, names, []string{"v1alpha1 true false", "v1beta1 true true"}, "versions")
+	check.Equal(t, schemas[0], schemas[1], "the schemas of the versions")
 }
 
 // roleAPI is an API server that has Kruise, a CRD, or neither. Its calls fail from the given one

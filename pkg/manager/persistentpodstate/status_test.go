@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // places returns the nodes of the pods in a status.
@@ -34,10 +35,9 @@ func TestStatusNamesTheWorkload(t *testing.T) {
 	}{{db(), "set-1"}, {other, "set-2"}, {ends, "set-1"}, {nil, "set-1"}} {
 		o := state()
 		o.Generation = 7
-		if got := computeStatus(o, tt.workload, nil, three().node); got.TargetUID != tt.want ||
-			got.ObservedGeneration != 7 {
-			t.Errorf("%+v: %q of generation %d", tt.workload, got.TargetUID, got.ObservedGeneration)
-		}
+		got := computeStatus(o, tt.workload, nil, three().node)
+		check.Equal(t, got.TargetUID, tt.want, tt.workload)
+		check.Equal(t, got.ObservedGeneration, 7)
 	}
 }
 
@@ -101,9 +101,7 @@ func TestStatus(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := computeStatus(tt.object, tt.workload, tt.pods, three().node)
-			if diff := cmp.Diff(tt.want, places(got)); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			check.NoDiff(t, cmp.Diff(tt.want, places(got)))
 			again := state(func(o *pps.PersistentPodState) { o.Spec, o.Status = tt.object.Spec, got })
 			if second := computeStatus(again, tt.workload, tt.pods,
 				three().node); !equality.Semantic.DeepEqual(got, second) {
@@ -147,9 +145,7 @@ func TestRecordedStates(t *testing.T) {
 			Annotations: map[string]string{"a": "1"}}
 		for range 2 {
 			o.Status = computeStatus(o, db(), tt.pods, tt.nodes.node)
-			if diff := cmp.Diff(tt.want, o.Status.PodStates["db-0"]); diff != "" {
-				t.Errorf("%s (-want +got):\n%s", name, diff)
-			}
+			check.NoDiff(t, cmp.Diff(tt.want, o.Status.PodStates["db-0"]), name)
 		}
 	}
 }

@@ -30,6 +30,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	pps "github.com/leasehold-cni/leasehold/pkg/kube/apis/apps/v1beta1"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -81,10 +82,8 @@ func TestPodsThatHaveEnded(t *testing.T) {
 		v := viewOf(c.object).has(statefulSet, true, three)
 		c.view(v)
 		got := v.admit(t, aPod("db-2"))
-		if got.Spec.NodeSelector[hostname] != c.want ||
-			(got.Annotations[pps.AnnotationInjected] != "") != (c.want != "") {
-			t.Errorf("%s: injected %v, %v; want %s", name, got.Spec.NodeSelector, got.Annotations, c.want)
-		}
+		check.Equal(t, got.Spec.NodeSelector[hostname], c.want, name)
+		check.Equal(t, got.Annotations[pps.AnnotationInjected] != "", c.want != "", name, got.Annotations)
 	}
 }
 
@@ -186,9 +185,7 @@ func TestPatienceWithANodeThatIsNotReady(t *testing.T) {
 			t.Errorf("patience %q, not ready for %s: reason %q", tt.patience, tt.since, reason)
 		}
 		const invalid = `annotation leasehold.dev/topology-patience: "ten minutes" is not a patience; want a duration`
-		if strings.HasPrefix(reason, invalid) != (tt.patience == "ten minutes") {
-			t.Errorf("patience %q: reason %q", tt.patience, reason)
-		}
+		check.Equal(t, strings.HasPrefix(reason, invalid), tt.patience == "ten minutes", tt.patience, reason)
 	}
 }
 
@@ -199,9 +196,7 @@ func TestNodeThatLeft(t *testing.T) {
 		is := func(when string, waits bool) {
 			t.Helper()
 			pod := v.admit(t, aPod("db-0"))
-			if got := pod.Spec.NodeSelector[hostname] == "node1"; got != waits {
-				t.Errorf("%s: waited for: %t", when, got)
-			}
+			check.Equal(t, pod.Spec.NodeSelector[hostname] == "node1", waits, when, "waited for")
 		}
 		all := three().all()
 		list(v.nodes, all[1:]...)
@@ -211,9 +206,7 @@ func TestNodeThatLeft(t *testing.T) {
 		list(v.nodes, all[1:]...)
 		time.Sleep(v.goneGrace - time.Second)
 		is("it has left, was added and has left again", true)
-		if n := len(v.present()); n != 3 {
-			t.Errorf("%d nodes count as present", n)
-		}
+		check.Equal(t, len(v.present()), 3, "present nodes")
 		time.Sleep(2 * time.Second)
 		is("it has left for longer than the grace period", false)
 		list(v.nodes, all...)
@@ -319,9 +312,7 @@ func TestPodWithLongTexts(t *testing.T) {
 	if h := got.Hostname; h != selected || unsafe.StringData(h) != unsafe.StringData(selected) {
 		t.Errorf("the hostname is %q, or keeps the text of the annotation", h)
 	}
-	if size := len(fmt.Sprintf("%#v", *got)); size > 4<<10 {
-		t.Errorf("the view has %d bytes", size)
-	}
+	check.Between(t, len(fmt.Sprintf("%#v", *got)), 0, 4<<10, "bytes of the view")
 	if _, found := got.Annotations["a"]; found || !got.TooLong {
 		t.Error("a part of the annotations would be recorded")
 	}
@@ -344,9 +335,7 @@ func TestPodWithLongTexts(t *testing.T) {
 		owner.Kind, owner.Controller = "StatefulSet", new(true)
 		pod.OwnerReferences[0] = owner
 		got := workloadPodOf(pod, kube.StatefulSets, noKeys)
-		if (got != nil) != (name == "version") {
-			t.Errorf("an owner's long %s: %+v", name, got)
-		}
+		check.Equal(t, got != nil, name == "version", "an owner's long", name, got)
 		if got != nil && unsafe.StringData(got.target.Kind.Group) == unsafe.StringData(owner.APIVersion) {
 			t.Error("the view keeps the text of the owner's version")
 		}
@@ -373,9 +362,7 @@ func TestObjectWithLongTexts(t *testing.T) {
 	want.Status.TargetUID = ""
 	want.Labels = map[string]string{labelGenerated: generatedValue}
 	want.OwnerReferences = []metav1.OwnerReference{of}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	check.NoDiff(t, cmp.Diff(want, got))
 	for name, change := range map[string]func(*pps.PersistentPodState){
 		"labels":      requires(manyNames...),
 		"preferences": prefers(pps.PreferredTopologyTerm{Weight: 1, Preference: pps.Term(manyNames...)}),
@@ -470,8 +457,7 @@ func TestParseKinds(t *testing.T) {
 	}
 	for _, bad := range []string{"Example/v1/Database", "example.com/1v/Database", "example.com/v1/Data'base",
 		"/v1/Database", "Database", "example.com/Database", "example.com/v1/Database,", "a/b/c/d"} {
-		if _, err := parseKinds(bad); err == nil || !strings.Contains(err.Error(), "want group/version/Kind") {
-			t.Errorf("%q: %v", bad, err)
-		}
+		_, err := parseKinds(bad)
+		check.Error(t, err, "want group/version/Kind", bad)
 	}
 }

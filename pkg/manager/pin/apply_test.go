@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -45,9 +46,7 @@ func TestRetained(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.story, func(t *testing.T) {
-			if got := retained(tt.pod); got != tt.want {
-				t.Errorf("got %t", got)
-			}
+			check.Equal(t, retained(tt.pod), tt.want)
 		})
 	}
 }
@@ -120,9 +119,7 @@ func TestStripForgedAnnotations(t *testing.T) {
 		metav1.SetMetaDataAnnotation(&pod.ObjectMeta, "leasehold.dev/pinned-node", node)
 		before := pod.DeepCopy()
 		strip(pod)
-		if diff := cmp.Diff(before.Spec, pod.Spec); diff != "" {
-			t.Fatalf("(-before +after):\n%s", diff)
-		}
+		check.NoDiff(t, cmp.Diff(before.Spec, pod.Spec))
 		if _, found := pod.Annotations["leasehold.dev/pinned-node"]; found {
 			t.Fatal("the annotation is left")
 		}
@@ -161,9 +158,7 @@ func TestStripTerms(t *testing.T) {
 		if r := p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
 			got = r.NodeSelectorTerms
 		}
-		if diff := cmp.Diff(tt.want, got, cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
-		}
+		check.NoDiff(t, cmp.Diff(tt.want, got, cmpopts.EquateEmpty()), name)
 	}
 }
 
@@ -189,17 +184,13 @@ func TestApply(t *testing.T) {
 			strip(pod)
 			apply(pod, v(mode, "node1"))
 		}
-		if diff := cmp.Diff(alone, pod, cmpopts.EquateEmpty(), emptyAffinity); diff != "" {
-			t.Fatalf("after a call with another decision (-alone +after):\n%s", diff)
-		}
+		check.NoDiff(t, cmp.Diff(alone, pod, cmpopts.EquateEmpty(), emptyAffinity), "after another decision")
 		for _, name := range []string{"node1", "node2"} {
 			for _, disk := range []string{"ssd", "hdd"} {
 				n := node(name)
 				n.Labels["disk"] = disk
 				want := fits(t, user, n) && (mode != policy.PinRequire || name == "node1")
-				if got := fits(t, pod, n); got != want {
-					t.Fatalf("%s fits on %s with %s: %t, want %t", mode, name, disk, got, want)
-				}
+				check.Equal(t, fits(t, pod, n), want, mode, "fits on", name, "with", disk)
 			}
 		}
 		is, may := isRequired(pod, "node1"), mode == policy.PinRequire
@@ -210,8 +201,7 @@ func TestApply(t *testing.T) {
 			!strings.HasPrefix(pod.Annotations["leasehold.dev/pin-reason"], v(mode, "node1").String()) {
 			t.Fatalf("labels %v, annotations %v", pod.Labels, pod.Annotations)
 		}
-		if _, said := pod.Annotations["leasehold.dev/pinned-node"]; said != (mode != policy.PinNone) {
-			t.Fatalf("annotations %v", pod.Annotations)
-		}
+		_, said := pod.Annotations["leasehold.dev/pinned-node"]
+		check.Equal(t, said, mode != policy.PinNone, pod.Annotations)
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/test/cases"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -109,9 +110,7 @@ func TestCluster(t *testing.T) {
 				switch verb {
 				case "->":
 					what, want, _ := strings.Cut(rest, " ")
-					if got := c.concludes(what, about); got != want {
-						t.Errorf("%s %s, want %s", what, got, want)
-					}
+					check.Equal(t, c.concludes(what, about), want, what)
 				case "ended", "deleted":
 					c.remove(t, object(t, rest))
 				case "about":

@@ -13,6 +13,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
 	"github.com/leasehold-cni/leasehold/test/cases"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -90,9 +91,7 @@ func TestDecide(t *testing.T) {
 				Target: pinTarget{Node: "node1", Addresses: "10.0.0.7"}, Node: node("node1")}
 			cases.Words(t, strings.Fields(strings.Join(tt.Given, " ")), f.facts(t))
 			v := decide(f)
-			if got := fmt.Sprintf("%s %s: %s", v.Mode, v.Reason, v.Text); got != tt.Want[0] {
-				t.Errorf("got  %s\nwant %s", got, tt.Want[0])
-			}
+			check.Equal(t, fmt.Sprintf("%s %s: %s", v.Mode, v.Reason, v.Text), tt.Want[0])
 			if v.Pinned() && v.Node != "node1" {
 				t.Errorf("pinned to %q", v.Node)
 			}
@@ -125,9 +124,7 @@ func TestWishOf(t *testing.T) {
 			wish{"require", 5 * second, false, `"" is not a pin mode; want "require", "prefer" or "none"`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := wishOf(tt.pod, tt.namespace, policy.PinRequire); got != tt.want {
-				t.Errorf("got  %+v\nwant %+v", got, tt.want)
-			}
+			check.Equal(t, wishOf(tt.pod, tt.namespace, policy.PinRequire), tt.want)
 		})
 	}
 }
@@ -153,8 +150,6 @@ func TestRecreated(t *testing.T) {
 		"VirtualMachineInstance":           {owned("kubevirt.io/v1", "VirtualMachineInstance", true), false},
 		"a kind of --pin-kinds":            {owned("core.strimzi.io/v1beta2", "StrimziPodSet", true), true},
 	} {
-		if got := recreated(tt.pod, kinds); got != tt.want {
-			t.Errorf("%s: %t", name, got)
-		}
+		check.Equal(t, recreated(tt.pod, kinds), tt.want, name)
 	}
 }

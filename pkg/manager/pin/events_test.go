@@ -1,10 +1,10 @@
 package pin
 
 import (
-	"slices"
 	"testing"
 	"time"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -18,9 +18,7 @@ func TestNotPossible(t *testing.T) {
 		"Attention: call this number":         "",
 		"Unknown: it could not be looked: up": "not pinned: it could not be looked: up",
 	} {
-		if got := notPossible(&podView{Reason: reason}); got != want {
-			t.Errorf("%q: %q, want %q", reason, got, want)
-		}
+		check.Equal(t, notPossible(&podView{Reason: reason}), want, reason)
 	}
 }
 
@@ -43,7 +41,5 @@ func TestEvents(t *testing.T) {
 			`pods of each may get addresses of the other; give each workload a name of its own in the annotation ` +
 			`leasehold.dev/reserve-as`,
 		"a AddressChanged: started on node2, but node1 has kept 10.0.0.c: there is none"}
-	if !slices.Equal(reported, want) {
-		t.Errorf("reported %q, want %q", reported, want)
-	}
+	check.Slices(t, reported, want, "reported")
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -93,24 +94,19 @@ func TestPodsOfANameAreSentToDifferentAddresses(t *testing.T) {
 		p := ofDeployment()
 		w.review(t, p, false)
 		got[w.review(t, p, false)]++ // the API server calls the webhook again
-		if p.Name != "" {
-			t.Errorf("pod %d is called %q", i, p.Name)
-		}
+		check.Equal(t, p.Name, "", "pod", i, "is called")
 		if len(want) > 0 && !maps.Equal(got, want) {
 			t.Errorf("after %d pods: %v, want %v", i+1, got, want)
 		}
 	}
-	if calls := testutil.ToFloat64(admitted) - before; calls != 12 {
-		t.Errorf("the metric has %v decisions, want 12", calls)
-	}
+	check.Equal(t, testutil.ToFloat64(admitted)-before, 12, "decisions in the metric")
 	for story, p := range map[string]*corev1.Pod{
 		"without a window": asRegistry(func(p *corev1.Pod) { delete(p.Annotations, policy.Annotation) }),
 		"without a name":   asRegistry(func(p *corev1.Pod) { delete(p.Annotations, policy.ReserveAs) }),
 		"an invalid name":  asRegistry(func(p *corev1.Pod) { p.Annotations[policy.ReserveAs] = "a.b" }),
 	} {
-		if must.Succeed(t, w.pin(t.Context(), admission.Request{}, p)); len(p.Labels) > 0 {
-			t.Errorf("%s: %v", story, p.Labels)
-		}
+		must.Succeed(t, w.pin(t.Context(), admission.Request{}, p))
+		check.Equal(t, len(p.Labels), 0, story, p.Labels)
 	}
 }
 
@@ -177,13 +173,10 @@ func TestSentPodsAreLimited(t *testing.T) {
 	for range 2 * maxSent {
 		sent.add("node1", clock)
 	}
-	if len(sent.pods) != maxSent {
-		t.Errorf("it remembers %d pods, want %d", len(sent.pods), maxSent)
-	}
+	check.Equal(t, len(sent.pods), maxSent, "remembered pods")
 	clock = clock.Add(sentFor)
-	if sent.add("node1", clock); len(sent.pods) != 1 {
-		t.Errorf("it remembers %d pods after a while", len(sent.pods))
-	}
+	sent.add("node1", clock)
+	check.Equal(t, len(sent.pods), 1, "remembered pods after a while")
 }
 
 // A replica that is not the leader waits until it sees what others have decided about pods that
@@ -218,9 +211,7 @@ func TestReplicasTakeTurns(t *testing.T) {
 				}
 			}()
 			p := ofDeployment()
-			if webhookOf(c).review(t, p, false) != "require "+tt.want {
-				t.Errorf("%s: %v, want %s", tt.story, p.Annotations, tt.want)
-			}
+			check.Equal(t, webhookOf(c).review(t, p, false), "require "+tt.want, tt.story)
 			if took := time.Since(began); (took > 0) != tt.waits || took > lookPause+lookSpread {
 				t.Errorf("%s: it took %s", tt.story, took)
 			}
@@ -288,18 +279,14 @@ func TestAPodWaitsForAnotherAddress(t *testing.T) {
 			c.add(t, &ending)
 		}()
 		for _, want := range []string{"require node1", "require node2"} {
-			if got := w.review(t, ofDeployment(), false); got != want {
-				t.Errorf("%s, want %s", got, want)
-			}
+			check.Equal(t, w.review(t, ofDeployment(), false), want)
 		}
 		began := time.Now()
 		got := w.review(t, ofDeployment(), false)
 		if took := time.Since(began); !strings.HasPrefix(got, "require ") || took != lookFor {
 			t.Errorf("a third pod: %s after %s", got, took)
 		}
-		if sent := c.sent[sentIndex("db", ofDeployment())].pods; len(sent) != 3 {
-			t.Errorf("three pods were sent to %v", sent)
-		}
+		check.Equal(t, len(c.sent[sentIndex("db", ofDeployment())].pods), 3, "pods that were sent")
 	})
 }
 
@@ -345,10 +332,8 @@ func TestCountsFollowTheWatch(t *testing.T) {
 			listed = max(listed, len(strings.Split(last.addresses, ",")), len(strings.Split(last.expected, ",")))
 			before[n] = last
 		}
-		if counted != tt.counted || free != tt.free {
-			t.Errorf("%s: %d nodes are counted, want %d; %d addresses are free, want %d", tt.story, counted, tt.counted,
-				free, tt.free)
-		}
+		check.Equal(t, counted, tt.counted, tt.story, "counted nodes")
+		check.Equal(t, free, tt.free, tt.story, "free addresses")
 		if listed > 12 || tt.free > 500 && listed < 12 {
 			t.Errorf("%s: up to %d addresses of a node are listed, want 12", tt.story, listed)
 		}
@@ -369,9 +354,7 @@ func TestMemoryOfAnAdmission(t *testing.T) {
 		admit()
 	}
 	runtime.ReadMemStats(&after)
-	if each := (after.TotalAlloc - before.TotalAlloc) / pods; each > 150<<10 {
-		t.Errorf("an admission allocates %d bytes for 500 nodes", each)
-	}
+	check.Between(t, (after.TotalAlloc-before.TotalAlloc)/pods, 0, 150<<10, "bytes of an admission for 500 nodes")
 }
 
 func TestWorkloadOf(t *testing.T) {
@@ -391,9 +374,7 @@ func TestWorkloadOf(t *testing.T) {
 		"ReplicaSet registry-7d9f":      controller("ReplicaSet", "registry-7d9f", nil),
 		"VirtualMachineInstance fedora": controller("VirtualMachineInstance", "fedora", nil),
 	} {
-		if got := workloadOf(p); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		check.Equal(t, workloadOf(p), want)
 	}
 }
 

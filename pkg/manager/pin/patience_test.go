@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"testing"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/leasehold-cni/leasehold/pkg/lease"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -57,13 +57,10 @@ func TestWait(t *testing.T) {
 		for _, l := range tt.looks {
 			w = w.observe(l.pod, l.ending, noon.Add(l.after))
 		}
-		if got := w.end(patience).Sub(noon); got != tt.want {
-			t.Errorf("%s: it ends after %s, want %s", name, got, tt.want)
-		}
+		check.Equal(t, w.end(patience).Sub(noon), tt.want, name, "it ends after")
 	}
-	if got := (podWait{}).observe(waits("u1", nominated), false, noon).end(time.Hour).Sub(noon); got != time.Hour {
-		t.Errorf("with a longer patience than that for preemption: %s", got)
-	}
+	longer := (podWait{}).observe(waits("u1", nominated), false, noon).end(time.Hour).Sub(noon)
+	check.Equal(t, longer, time.Hour, "with a longer patience than that for preemption")
 }
 
 func TestReplace(t *testing.T) {
@@ -132,14 +129,11 @@ func TestReplace(t *testing.T) {
 			if deleted < 0 {
 				return
 			}
-			if !slices.Equal(deletions, []string{"db-0 u1 7"}) {
-				t.Errorf("deletions %q", deletions)
-			}
+			check.Slices(t, deletions, []string{"db-0 u1 7"}, "deletions")
 			want := "db-0 PodReplaced: deleted after it waited " + deleted.Round(time.Second).String() +
 				" for node1; its successor may run elsewhere: no room"
-			if !slices.Equal(*reported, []string{want}) || testutil.ToFloat64(replacements) != counted+1 {
-				t.Errorf("reported %q, want %q", *reported, want)
-			}
+			check.Slices(t, *reported, []string{want})
+			check.Equal(t, testutil.ToFloat64(replacements), counted+1, "the metric")
 			c.remove(t, tt.pod)
 			if _, err := r.Reconcile(t.Context(), request("db-0")); err != nil || len(r.waits) > 0 {
 				t.Errorf("it remembers %v, %v", r.waits, err)
@@ -188,9 +182,7 @@ func TestRateOfDeletions(t *testing.T) {
 				clock = noon.Add(time.Minute) // the patience of all is over
 			}
 		}
-		if deleted < 1 || deleted > most {
-			t.Errorf("leader %t: %d were deleted, want 1 to %d", isLeader, deleted, most)
-		}
+		check.Between(t, deleted, 1, most, "leader", isLeader)
 	}
 }
 
@@ -340,18 +332,12 @@ func TestStrikes(t *testing.T) {
 		after time.Duration
 		want  int
 	}{{-1, 0}, {0, 1}, {time.Minute - 1, 1}, {time.Minute, 2}} {
-		if got := c.strikesUntil("db/db-0", noon.Add(tt.after)); got != tt.want {
-			t.Errorf("before %s: %d, want %d", tt.after, got, tt.want)
-		}
+		check.Equal(t, c.strikesUntil("db/db-0", noon.Add(tt.after)), tt.want, "before", tt.after)
 	}
 	clock = noon.Add(strikeLife)
-	if got := c.strikesUntil("db/db-0", clock); got != 1 {
-		t.Errorf("after the life of the first one: %d", got)
-	}
+	check.Equal(t, c.strikesUntil("db/db-0", clock), 1, "after the life of the first one")
 	clock = clock.Add(time.Minute)
-	if got := c.strikesUntil("db/db-0", clock); got != 0 {
-		t.Errorf("after the life of both: %d", got)
-	}
+	check.Equal(t, c.strikesUntil("db/db-0", clock), 0, "after the life of both")
 	for i := range maxStrikeKeys + maxStrikes {
 		c.strike(waits("u", func(p *podView) { p.Name = fmt.Sprint(i) }))
 		c.strike(waits(types.UID(fmt.Sprint(i)), func(p *podView) { p.Name = "last" }))

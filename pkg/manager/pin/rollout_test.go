@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 // A replica sees the events of pods and of reservations in their order, each a while after it
@@ -105,9 +106,7 @@ func TestRollouts(t *testing.T) {
 				got = append(got, p.Node)
 			}
 			slices.Sort(got)
-			if !slices.Equal(got, want) {
-				rt.Fatalf("round %d: %q, want %q", round+1, got, want)
-			}
+			check.Slices(rt, got, want, "round", round+1)
 		}
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/leasehold-cni/leasehold/pkg/kube"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -84,18 +85,14 @@ status:
 		Patience: lease.Window(10 * time.Second), Reason: "Reserved: require node1", Nominated: true,
 		Unschedulable: true, Message: "no room",
 	}
-	if diff := cmp.Diff(want, viewPod(waiting, nil), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	check.NoDiff(t, cmp.Diff(want, viewPod(waiting, nil), cmp.Transformer("UTC", time.Time.UTC)))
 	waiting.Status.Conditions[0].Reason = "SchedulingGated"
 	if viewPod(waiting, nil).Unschedulable {
 		t.Error("no scheduler has tried it")
 	}
 	waiting.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].
 		MatchExpressions = nil
-	if viewPod(waiting, nil).Pinned != "" {
-		t.Error("its user requires the node, and the pin does not")
-	}
+	check.Equal(t, viewPod(waiting, nil).Pinned, "", "its user requires the node, and the pin does not")
 
 	running := waiting.DeepCopy()
 	running.Spec.NodeName = "node1"
@@ -111,9 +108,7 @@ conditions:
 		Node:       "node1", BoundAt: noon, Recreated: true, Window: lease.Window(10 * time.Minute), Sent: "node1",
 		Evicted: true, Started: true, Addresses: "10.0.0.7,fd00::7",
 	}
-	if diff := cmp.Diff(want, viewPod(running, nil), cmp.Transformer("UTC", time.Time.UTC)); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	check.NoDiff(t, cmp.Diff(want, viewPod(running, nil), cmp.Transformer("UTC", time.Time.UTC)))
 	running.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "NodeAffinity"}
 	if v := viewPod(running, nil); !v.Rejected || !v.Failed || v.Started {
 		t.Errorf("rejected by the kubelet: %+v", v)
@@ -128,8 +123,6 @@ func TestForgedAnnotations(t *testing.T) {
 			p.Annotations[policy.Annotation] = window
 			apply(p, decision{Mode: policy.PinRequire, Node: "node1"})
 		})
-		if v := viewPod(p, nil); v.Pinned != want {
-			t.Errorf("window %q: pinned to %q", window, v.Pinned)
-		}
+		check.Equal(t, viewPod(p, nil).Pinned, want, "window", window)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/leasehold-cni/leasehold/pkg/manager/control"
 	"github.com/leasehold-cni/leasehold/pkg/policy"
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
@@ -86,13 +87,9 @@ func TestCalledAgain(t *testing.T) {
 			w.call(t, pod)
 			tt.later(pod)
 			tt.later(want)
-			if got := w.call(t, pod); got != tt.reason {
-				t.Errorf("%q, want %q", got, tt.reason)
-			}
+			check.Equal(t, w.call(t, pod), tt.reason)
 			tt.want(want)
-			if diff := cmp.Diff(want.Spec, pod.Spec, cmpopts.EquateEmpty(), emptyAffinity); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			check.NoDiff(t, cmp.Diff(want.Spec, pod.Spec, cmpopts.EquateEmpty(), emptyAffinity))
 		})
 	}
 }
@@ -139,9 +136,8 @@ func TestPatienceOfTheNamespace(t *testing.T) {
 		w := webhookOf(clusterOf(t, map[string]*corev1.Node{"node1": node("node1")}, &clock, onNode1()))
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "db", Labels: labels}}
 		must.Succeed(t, w.cluster.namespaces.Update(ns))
-		if w.call(t, p); p.Annotations["leasehold.dev/pin-patience"] != tt.want {
-			t.Errorf("%s: %v", name, p.Annotations)
-		}
+		w.call(t, p)
+		check.Equal(t, p.Annotations["leasehold.dev/pin-patience"], tt.want, name, p.Annotations)
 	}
 }
 

@@ -2,19 +2,18 @@ package v1beta1
 
 import (
 	"encoding/json"
-	"os"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
+	"github.com/leasehold-cni/leasehold/test/check"
 	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestNormalize(t *testing.T) {
-	content, err := os.ReadFile("testdata/normalize.yaml")
-	must.Succeed(t, err)
+	content := must.Read(t, "testdata/normalize.yaml")
 	var tests []struct {
 		Name      string
 		Old       *PersistentPodStateSpec
@@ -33,32 +32,25 @@ func TestNormalize(t *testing.T) {
 				t.Fatalf("normalized to %+v, %v; want an error: %t", tt.Written, err, tt.Rejected)
 			}
 			if !tt.Rejected {
-				check(t, &tt.Written, tt.Required, tt.Preferred)
+				checkLists(t, &tt.Written, tt.Required, tt.Preferred)
 			}
 		})
 	}
 }
 
-// check compares a normalized spec with lists, under both names.
-func check(t interface {
-	Helper()
-	Errorf(string, ...any)
-}, s *PersistentPodStateSpec, required []string, preferred [][]string) {
+// checkLists compares a normalized spec with lists, under both names.
+func checkLists(t check.T, s *PersistentPodStateSpec, required []string, preferred [][]string) {
 	t.Helper()
 	var keys, topologyKeys []string
 	if r := s.RequiredPersistentTopology; r != nil {
 		keys, topologyKeys = r.Keys, r.NodeTopologyKeys
 	}
-	if diff := cmp.Diff([][]string{required, required}, [][]string{keys, topologyKeys}); diff != "" {
-		t.Errorf("required (-want +got):\n%s", diff)
-	}
+	check.NoDiff(t, cmp.Diff([][]string{required, required}, [][]string{keys, topologyKeys}), "required")
 	var inBeta, inAlpha [][]string
 	for _, p := range s.PreferredPersistentTopology {
 		inBeta, inAlpha = append(inBeta, p.Preference.Keys), append(inAlpha, p.Preference.NodeTopologyKeys)
 	}
-	if diff := cmp.Diff([][][]string{preferred, preferred}, [][][]string{inBeta, inAlpha}); diff != "" {
-		t.Errorf("preferred (-want +got):\n%s", diff)
-	}
+	check.NoDiff(t, cmp.Diff([][][]string{preferred, preferred}, [][][]string{inBeta, inAlpha}), "preferred")
 }
 
 // FuzzNormalize verifies that a normalized spec has both lists, does not change when it is
@@ -92,9 +84,7 @@ func FuzzNormalize(f *testing.F) {
 				drop(&again.PreferredPersistentTopology[i].Preference)
 			}
 			must.Succeed(t, again.Normalize(&s))
-			if diff := cmp.Diff(&s, again); diff != "" {
-				t.Errorf("written back (-read +stored):\n%s", diff)
-			}
+			check.NoDiff(t, cmp.Diff(&s, again), "written back")
 		}
 	})
 }

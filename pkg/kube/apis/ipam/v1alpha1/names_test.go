@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/leasehold-cni/leasehold/test/check"
 )
 
 func TestObjectName(t *testing.T) {
@@ -16,14 +18,8 @@ func TestObjectName(t *testing.T) {
 			strings.Repeat("a", 226) + "-" + Hash(strings.Repeat("a", 226)+"."+strings.Repeat("b", 20)) + "-5f1c9a02"},
 	} {
 		got := ObjectName(c.pod, uid)
-		if got != c.want {
-			t.Errorf("ObjectName(%q) = %q, want %q", c.pod, got, c.want)
-		}
-		if errs := validation.IsDNS1123Subdomain(got); len(errs) > 0 {
-			t.Errorf("%q: %v", got, errs)
-		}
-		if errs := validation.IsValidLabelValue(Hash(c.pod)); len(errs) > 0 {
-			t.Errorf("%q: %v", c.pod, errs)
-		}
+		check.Equal(t, got, c.want, c.pod)
+		check.Empty(t, validation.IsDNS1123Subdomain(got), got)
+		check.Empty(t, validation.IsValidLabelValue(Hash(c.pod)), c.pod)
 	}
 }
