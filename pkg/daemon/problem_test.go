@@ -25,12 +25,13 @@ func TestProblem(t *testing.T) {
 		{nil, ""}, {full, isFull}, {full, ""}, {busy, isBusy}, {full, isFull}, {nil, over}, {nil, ""}, {full, isFull},
 	} {
 		var out bytes.Buffer
-		log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		withoutTime := func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey {
 				return slog.Attr{}
 			}
 			return a
-		}}))
+		}
+		log := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
 		p.Log(log, slog.LevelWarn, "saving", pass.err)
 		if out.String() != pass.logged || (testutil.ToFloat64(p.Failing) == 1) != (pass.err != nil) {
 			t.Errorf("pass %d, %v: logged %q, want %q; the metric is %v", i, pass.err, out.String(), pass.logged,

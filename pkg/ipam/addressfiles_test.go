@@ -147,8 +147,8 @@ func inRecords(t testing.TB, path, word string, fn func(b *bolt.Bucket, k, v []b
 }
 
 // uncommitted makes a call whose transaction is not committed, because the store's file is replaced
-// meanwhile. It leaves the files that are written before a commit. A call that imports would go on
-// for ever: it reads the sources again after each transaction that is lost.
+// meanwhile. It leaves the files that are written before a commit. A call that imports never
+// ends: it reads the sources again after each transaction that is lost.
 func (w *world) uncommitted(call func()) {
 	store := filepath.Join(w.service.Node.Store.Dirs().State, "leases.db")
 	clock := w.service.Node.Clock // is read once in each transaction

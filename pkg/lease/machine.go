@@ -40,8 +40,9 @@ func Apply(l Lease, e Event, now Instant) (Lease, error) {
 }
 
 // Bind is an ADD: it gives the address to Holder. If the holder has the address already, nothing
-// changes, except that a lease whose pod was not known becomes the pod's. A held lease is given only to a pod with its key (a claim), a bound one only to a pod
-// with its key, and only if its former holder is proven dead (a take-over).
+// changes, except that a lease whose pod was not known becomes the pod's. A held lease is given
+// only to a pod with its key (a claim), a bound one only to a pod with its key, and only if its
+// former holder is proven dead (a take-over).
 type Bind struct {
 	// Lease is the new lease, without State and times. A claimed lease keeps its ID, its hardware
 	// address, its owner and the UID of the namespace.

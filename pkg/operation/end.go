@@ -159,8 +159,8 @@ func (c *Call) endDead(l lease.Lease, reason string) error {
 }
 
 // CollectAt ends the lease of an address if nobody needs it any more: host-local has served its
-// DEL, or for a reason of Collect. It returns what is left of the lease (Present). It takes no step,
-// so that a call may change several leases or none.
+// DEL, or for a reason of Collect. It returns what is left of the lease (Present). It takes no
+// step, so that a call may change several leases or none.
 func (c *Call) CollectAt(at lease.Place) (lease.Lease, error) {
 	l, err := c.Tx.Get(at.Pool, at.Address)
 	if err == nil && l.State != lease.None {

@@ -39,8 +39,8 @@ func Existing(p lease.Pool, sets []pool.Set) Scope {
 	return Scope{Pool: p, Sets: sets, CoolDown: policy.Defaults().CoolDown}
 }
 
-// From returns the scope with what a store has of its pool: directories of libcni's cache, and range
-// sets that are not known.
+// From returns the scope with what a store has of its pool: directories of libcni's cache, and
+// range sets that are not known.
 func (s Scope) From(tx *store.Tx) Scope {
 	if s.Caches = slices.Concat(s.Caches, tx.CacheDirs(s.Pool)); s.Sets == nil {
 		s.Sets = tx.Ranges(s.Pool)

@@ -72,8 +72,8 @@ type Call struct {
 	// committed; converted are the files of the Kruise fork that an import has used.
 	keep      func()
 	converted []string
-	// given reports whether this attempt has made the lease of an address, which had none, from what
-	// the host shows.
+	// given reports whether this attempt has made the lease of an address, which had none, from
+	// what the host shows.
 	given map[lease.Place]bool
 	// start is when the attempt began, and steps the number of calls of Step; more is set if the
 	// operation has to run again, in another transaction.

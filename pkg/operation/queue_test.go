@@ -59,8 +59,8 @@ func TestQueuedDEL(t *testing.T) {
 		}
 		if record != "none" {
 			l := lease.Lease{ID: NewID(), Pool: p, Address: addr, Set: "set", State: lease.Bound, Namespace: "db",
-				Name: "db-0", CoolDown: time.Minute, BoundAt: now, Holder: lease.Holder{ContainerID: "c1", IfName: "eth0",
-					Netns: lease.Netns{Path: "/run/netns/c1", Dev: 4, Ino: 11}, BootID: now.BootID}}
+				Name: "db-0", CoolDown: time.Minute, BoundAt: now, Holder: lease.Holder{ContainerID: "c1",
+					IfName: "eth0", Netns: lease.Netns{Path: "/run/netns/c1", Dev: 4, Ino: 11}, BootID: now.BootID}}
 			switch record {
 			case "bound after the DEL":
 				l.BoundAt.Boot += 2 * time.Second
@@ -107,8 +107,8 @@ func TestQueuedDEL(t *testing.T) {
 		if left, err := n.Store.Run().QueuedDELs(now.BootID); err != nil || len(left) > 0 {
 			t.Errorf("queued after the call: %+v, %v", left, err)
 		}
-		// The file counts only if nothing is bound to c1 that was not imported, and only in the pool that
-		// the DEL names.
+		// The file counts only if nothing is bound to c1 that was not imported, and only in the
+		// pool that the DEL names.
 		searched := !strings.HasPrefix(record, "bound") && where != "unknown pool" && where != "no directory"
 		want := map[string]lease.State{"bound before the DEL": lease.Held, "bound after the DEL": lease.Bound,
 			"imported after the DEL": lease.Bound, "held": lease.Held}[record]

@@ -84,8 +84,8 @@ const (
 	oldest    = "v1.30.0"
 )
 
-// rendered is render in the namespace of leasehold, for the oldest version. It returns the objects by
-// kind and name.
+// rendered is render in the namespace of leasehold, for the oldest version. It returns the objects
+// by kind and name.
 func rendered(t *testing.T, values map[string]any) (all map[string]any, hooks []*release.Hook) {
 	t.Helper()
 	r, err := render(namespace, oldest, values)

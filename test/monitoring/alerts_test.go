@@ -55,12 +55,12 @@ var alerts = []struct {
 		13, "Network cbr0 of node node1 is not served by leasehold."},
 	{"LeaseholdPoolLow", `leasehold_pool_free_addresses{network="cbr0",instance="node1"}`, "25x10 24x100", 21,
 		"Network cbr0 at node1 has 24 free addresses left."},
-	{"LeaseholdHeldShareHigh", `leasehold_addresses{network="cbr0",state="Held",instance="node1"}`, "125x10 126x100", 41,
-		"More than half of network cbr0 at node1 is held for pods that are away."},
+	{"LeaseholdHeldShareHigh", `leasehold_addresses{network="cbr0",state="Held",instance="node1"}`, "125x10 126x100",
+		41, "More than half of network cbr0 at node1 is held for pods that are away."},
 	{"LeaseholdAgentDown", `up{job="leasehold-system/leasehold-agent",instance="node1"}`, "1x10 0x100", 21,
 		"The agent at node1 cannot be scraped."},
-	{"LeaseholdNodeWithoutAgent", `leasehold_node_without_agent{node="node9",reason="AgentMissing",instance="node1"}`, "_x11 1x100",
-		21, "No agent works on node node9: AgentMissing."},
+	{"LeaseholdNodeWithoutAgent", `leasehold_node_without_agent{node="node9",reason="AgentMissing",instance="node1"}`,
+		"_x11 1x100", 21, "No agent works on node node9: AgentMissing."},
 	{"LeaseholdAddressesShared", `leasehold_shared_ranges{node="node9",instance="manager1"}`, "_x11 1x100", 21,
 		"Node node9 has addresses that another node has as well."},
 	{"LeaseholdIncompleteSurvey", `leasehold_survey_complete{instance="node1"}`, "1x10 0x100", 21,
@@ -79,8 +79,8 @@ var alerts = []struct {
 		"2 of the nodes cannot be decoded, and are ignored."},
 	{"LeaseholdPodsReplaced", `leasehold_pin_replacements_total{instance="manager1"}`, "0x10 3+3x100", 12,
 		"Recreated pods do not fit on the nodes that have their addresses."},
-	{"LeaseholdCertificateExpires", `leasehold_webhook_certificate_expiration_timestamp_seconds{instance="manager1"}`, "1210200x120",
-		71, "The certificate of the webhooks at manager1 expires within 14 days."},
+	{"LeaseholdCertificateExpires", `leasehold_webhook_certificate_expiration_timestamp_seconds{instance="manager1"}`,
+		"1210200x120", 71, "The certificate of the webhooks at manager1 expires within 14 days."},
 }
 
 // TestAlerts lets Prometheus evaluate the rules each minute: in the healthy state none fires, and

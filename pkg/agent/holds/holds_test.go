@@ -309,9 +309,11 @@ func TestEndlessHoldEndsWithItsOrdinal(t *testing.T) {
 			s.minutes(1)
 			s.change(func(l *lease.Lease) { l.Owner = "StatefulSet.apps/db" })
 		}, true, false},
-		"kind not served": {func(s *fixture) { s.server.Reject(only("/statefulsets/", fakeapi.NotServed)) }, false, true},
-		"wanted":          {func(s *fixture) {}, false, false},
-		"invalid spec":    {func(s *fixture) { s.set(`{"replicas":0,"reserveOrdinals":["some"]}`) }, false, true},
+		"kind not served": {func(s *fixture) {
+			s.server.Reject(only("/statefulsets/", fakeapi.NotServed))
+		}, false, true},
+		"wanted":       {func(s *fixture) {}, false, false},
+		"invalid spec": {func(s *fixture) { s.set(`{"replicas":0,"reserveOrdinals":["some"]}`) }, false, true},
 		"reading fails": {func(s *fixture) {
 			s.set(`{"replicas":0}`)
 			s.server.Reject(only("/statefulsets/", http.StatusServiceUnavailable))

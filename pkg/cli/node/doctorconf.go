@@ -32,8 +32,8 @@ func (n *nodeDoctor) checkConfiguration(context.Context) {
 				Repair: []string{cli.PassAnnotations(s.File)}}
 			if s.ByMultus {
 				f.What = "Multus passes no annotations to its delegates, and no leasehold-agent runs on this node"
-				f.Repair, f.Decide = nil, "whether the agent is to run on this node, or all pods of the network get the "+
-					"same window: defaultWindow in the ipam section"
+				f.Repair, f.Decide = nil, "whether the agent is to run on this node, or all pods of the network get "+
+					"the same window: defaultWindow in the ipam section"
 			}
 			n.Find(f)
 		}

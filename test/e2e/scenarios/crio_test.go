@@ -123,7 +123,9 @@ func crioStatus(t *Test) {
 	t.exec(n, "sh", "-c", `mount --bind "$0" "$0" && mount -o remount,bind,ro "$0"`, dir)
 	repair := t.undo(func() { t.exec(n, "umount", dir) })
 	began := time.Now()
-	t.Until("the condition of the node names the directory", func() bool { return strings.Contains(t.notReady(n), dir) })
+	t.Until("the condition of the node names the directory", func() bool {
+		return strings.Contains(t.notReady(n), dir)
+	})
 	t.Step("after %.0f s: %s", time.Since(began).Seconds(), t.notReady(n))
 	repair()
 	began = time.Now()

@@ -41,8 +41,8 @@ for plugin in bridge flannel host-local loopback portmap; do
 	ln -s $1/$2/bin/$plugin $1/cni/$plugin
 done`, k3sData, name)
 	}
-	// As k3s writes it, or with a part for its option --flannel-cni-conf. The version is that of the test
-	// cluster's flannel plugin, which has no bandwidth plugin beside it.
+	// As k3s writes it, or with a part for its option --flannel-cni-conf. The version is that of
+	// the test cluster's flannel plugin, which has no bandwidth plugin beside it.
 	configure := func(ipam string) {
 		t.Must(os.MkdirAll(n.Root()+k3sConf, 0o755))
 		t.Must(os.WriteFile(n.Root()+conf, []byte(t.manifest("k3s.conflist", "IPAM", ipam)), 0o600))

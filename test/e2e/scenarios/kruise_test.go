@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// applyCRDs applies the CRDs of a manifest, deletes them with the scenario, and waits until they are
-// established.
+// applyCRDs applies the CRDs of a manifest, deletes them with the scenario, and waits until they
+// are established.
 func (t *Test) applyCRDs(name string) {
 	t.ApplyFor(t.manifest(name))
 	t.KubectlWith(t.manifest(name), "wait", "--for=condition=Established", "-f", "-", "--timeout=30s")
