@@ -213,19 +213,8 @@ func TestTheFileIsTheRecordUntilTheCommit(t *testing.T) {
 	}{
 		"no lease": {before: func(*world) {}, isDead: true, file: "10.0.0.5=c9",
 			committed: "10.0.0.5=#held:db/db-0:cool-down"},
-		"no lease, without a mark": {before: func(w *world) { w.wipe(w.path(".leasehold")) }, file: "10.0.0.5=c9",
-			committed: "10.0.0.5=#held:db/db-0:cool-down"},
 		"a hold": {before: held, file: "10.0.0.5=#held:db/db-0:cool-down",
 			committed: "10.0.0.5=#held:db/db-1:hold"},
-		"a hold, without a mark": {
-			before: func(w *world) {
-				held(w)
-				w.wipe(w.dataDir)
-				w.unpack("c9")
-				w.has("c9", "10.0.0.5")
-			},
-			file: "10.0.0.5=#held:db/db-0:cool-down", committed: "10.0.0.5=#held:db/db-0:cool-down",
-		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

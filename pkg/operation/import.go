@@ -122,17 +122,8 @@ func (c *Call) importPool(s Scope, dir *hostlocal.Dir, isKnown bool) error {
 	if err != nil {
 		return err
 	}
-	for i, f := range shown.Findings {
-		if err := c.Step(); err != nil {
-			c.keep = func() {
-				c.files.keep(s.Pool)
-				shown.Findings, shown.Problems = shown.Findings[i:], nil
-			}
-			return err
-		}
-		if err := c.importFinding(f, dir, isKnown); err != nil {
-			return err
-		}
+	if len(shown.Findings) > 0 {
+		return c.importFindings(s, shown, isKnown)
 	}
 	if isKnown {
 		c.writeAll(s.Pool, dir)
@@ -151,8 +142,29 @@ func (c *Call) importPool(s Scope, dir *hostlocal.Dir, isKnown bool) error {
 	if dir != nil {
 		c.writeAll(s.Pool, dir)
 	}
-	c.converted = shown.Used
 	return errors.Join(c.Tx.SetCacheDirs(s.Pool, s.Caches), c.Tx.SetImported(s.Pool))
+}
+
+// importFindings writes the leases that the sources of the host show, as many as one transaction
+// may take, and has the import go on in the next one. All are committed before the operation runs
+// and before the pool is known. So a call that is killed leaves no file of a former container at an
+// address that it has bound to another one, and no reservation of the Kruise fork for a later
+// import.
+func (c *Call) importFindings(s Scope, shown *found, isKnown bool) error {
+	done := 0
+	for ; done < len(shown.Findings) && c.Step() == nil; done++ {
+		if err := c.importFinding(shown.Findings[done], shown.dir, isKnown); err != nil {
+			return err
+		}
+	}
+	c.keep = func() {
+		c.files.keep(s.Pool)
+		shown.Findings, shown.Problems = shown.Findings[done:], nil
+	}
+	if done == len(shown.Findings) && !isKnown && s.Sets != nil {
+		c.converted = shown.Used
+	}
+	return errMore
 }
 
 // writeAll has the files of all leases of a pool written, and then the mark of its directory, which
@@ -196,7 +208,7 @@ func (c *Call) importFinding(f importer.Finding, dir *hostlocal.Dir, isKnown boo
 	if next.State == lease.Bound {
 		c.SetUsed(next.Pool)
 	}
-	if c.given[next.Place()] = cur.State == lease.None; f.FormerInFile && dir != nil {
+	if f.FormerInFile && dir != nil {
 		// Before the commit, so that the operation itself, and an import after a crash, read a file
 		// that names the lease's own container.
 		c.files.write(dir, next, c.Now)

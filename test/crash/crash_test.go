@@ -14,9 +14,11 @@ package crash_test
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -25,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/leasehold-cni/leasehold/test/lab"
+	"github.com/leasehold-cni/leasehold/test/must"
 )
 
 func TestMain(m *testing.M) { lab.Main(m) }
@@ -35,6 +38,7 @@ type fixture struct {
 	pod      lab.Pod
 	last     *lab.Sandbox // the pod's last sandbox, or nil
 	original string       // the address that the pod has, or that is held for it
+	reserved string       // the address that the Kruise fork has reserved for db-1, or ""
 }
 
 // scenario is a state and the call into which a fault is injected.
@@ -57,12 +61,51 @@ var scenarios = map[string]scenario{
 		w.bind()
 		w.remove(w.last)
 	}, next},
+	"ADD of the first pod after the Kruise fork": {"ADD", (*fixture).reserveByFork, next},
 	"DEL": {"DEL", func(w *fixture) { w.other("web-0"); w.bind() }, current},
 	"repeated DEL": {"DEL", func(w *fixture) {
 		w.other("web-0")
 		w.bind()
 		w.release()
 	}, current},
+}
+
+// reserveByFork writes what the Kruise fork of host-local leaves of three pods that are away, the
+// last of which has an address of another network.
+func (w *fixture) reserveByFork() {
+	w.Helper()
+	w.original, w.reserved = w.pool[3], w.pool[4]
+	for i, addr := range []string{w.original, w.reserved, "192.0.2.2"} {
+		w.write(filepath.Join([]string{"net", "net", "other"}[i], addr), fmt.Sprintf("fork-%d\r\neth0", i))
+		w.write(fmt.Sprintf("reserved/default/db-%d", i), fmt.Sprintf(`{"containerId": "fork-%d", "ifName": "eth0",
+			"IPConf": {"version": "4", "address": "%s/16"}, "duration": 60, "releaseTime": %q}`,
+			i, addr, time.Now().Format(time.RFC3339)))
+	}
+}
+
+// write writes a file below the directory of the networks.
+func (w *fixture) write(name, content string) {
+	w.Helper()
+	path := filepath.Join(w.node.NetworksDir(), name)
+	must.Succeed(w, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(content), 0o600)))
+}
+
+// checkReserved checks that the next calls have imported what the Kruise fork has reserved, and
+// that no later import can do so again. The reservation of the other network stays.
+func (w *fixture) checkReserved() {
+	w.Helper()
+	if got := w.other("db-1"); got != w.reserved {
+		w.Errorf("db-1 got %s, and the Kruise fork had reserved %s", got, w.reserved) // I2
+	}
+	var left []string
+	entries, err := os.ReadDir(filepath.Join(w.node.NetworksDir(), "reserved", "default"))
+	must.Succeed(w, err)
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	if !slices.Equal(left, []string{"db-2"}) {
+		w.Errorf("%v are left in the fork's directory, want db-2", left)
+	}
 }
 
 // remove removes a sandbox's network namespace.
@@ -117,6 +160,9 @@ func (s scenario) run(t *testing.T, fault string, n int) (injected bool) {
 		call.Harm = &lab.Harm{At: n, Kill: fault == "KILL", Every: os.Getenv("LONG") != ""}
 		reply := w.track(sandbox, s.verb, func() lab.Reply { return w.node.Call(call) })
 		injected = reply.Harmed != ""
+		if fault == "EIO" && w.reserved != "" && reply.Stderr != "" {
+			w.original, w.reserved = "", "" // it has warned that it cannot read or move what the fork has reserved
+		}
 		defer func() {
 			if t.Failed() {
 				t.Logf("%s at call %d, %s: exit status %d, stdout %q, stderr %q",
@@ -150,6 +196,9 @@ func (w *fixture) checkInvariants(verb string, sandbox *lab.Sandbox, reply lab.R
 
 	if other := w.other("other-0"); other == w.original || other == printed {
 		w.Errorf("another pod got %s", other) // I1, I2
+	}
+	if w.reserved != "" {
+		w.checkReserved()
 	}
 	// With any result of the call, the runtime calls DEL in the end, and the pod returns.
 	if r := w.call(sandbox, "DEL"); r.Exit != 0 {
