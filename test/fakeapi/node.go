@@ -3,6 +3,7 @@ package fakeapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -66,9 +67,8 @@ func (n Node) Bind(addr, pod, uid string, window time.Duration, owner string) le
 	then := n.Node.Clock()
 	then.Wall, then.Boot = then.Wall.Add(-time.Minute), then.Boot-time.Minute
 	a := netip.MustParseAddr(addr)
-	bytes := a.As4()
 	l, err := lease.Apply(lease.Lease{}, lease.Bind{Lease: lease.Lease{
-		ID:   "00112233445566" + string("0123456789abcdef"[bytes[3]>>4]) + string("0123456789abcdef"[bytes[3]&15]),
+		ID:   fmt.Sprintf("00112233445566%02x", a.As4()[3]),
 		Pool: n.Pool, Address: a, Set: "s", Namespace: "db", Name: pod, UID: uid,
 		Window: lease.Window(window), CoolDown: time.Minute,
 		Holder: lease.Holder{ContainerID: "c-" + uid, IfName: "eth0", BootID: Boot,

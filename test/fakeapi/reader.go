@@ -203,20 +203,13 @@ func (s *feed) encode(t *testing.T, o kube.Object, name string) []byte {
 // bad returns an object that cannot be decoded because of one part.
 func (s *feed) bad(name, part string) []byte {
 	if !s.isProtobuf {
-		o := map[string]any{"apiVersion": s.kind.GroupVersion().String(), "kind": s.kind.Kind}
-		for _, key := range []string{"spec", "status", "data"} {
-			o[key] = map[string]any{}
-			if part == "spec" {
-				o[key] = 7
-			}
-		}
-		meta := map[string]any{"namespace": "ns", "name": name, "resourceVersion": "1"}
+		more, other := "", "7" // which is no spec, status or data
 		if part == "metadata" {
-			meta["creationTimestamp"], meta["labels"] = "2026-11-29t08:00:00z", 7
+			more, other = `, "creationTimestamp": "2026-11-29t08:00:00z", "labels": 7`, "{}"
 		}
-		o["metadata"] = meta
-		raw, _ := json.Marshal(o)
-		return raw
+		return fmt.Appendf(nil, `{"apiVersion": %q, "kind": %q, "metadata": {"namespace": "ns", "name": %q, `+
+			`"resourceVersion": "1"%s}, "spec": %s, "status": %[5]s, "data": %[5]s}`,
+			s.kind.GroupVersion().String(), s.kind.Kind, name, more, other)
 	}
 	m := metav1.ObjectMeta{Namespace: "ns", Name: name, ResourceVersion: "1"}
 	raw, _ := m.Marshal()

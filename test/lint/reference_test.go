@@ -21,6 +21,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
 	"github.com/leasehold-cni/leasehold/pkg/policy"
@@ -64,16 +65,9 @@ func compare(t *testing.T, name, want string) {
 	}
 	have, err := os.ReadFile(path)
 	must.Succeed(t, err)
-	if string(have) == want {
-		return
+	if diff := cmp.Diff(string(have), want); diff != "" {
+		t.Errorf("%s is out of date; run 'go test ./test/lint -run %s -update' (-have +want)\n%s", name, t.Name(), diff)
 	}
-	a, b := strings.Split(string(have), "\n"), strings.Split(want, "\n")
-	i := 0
-	for i < len(a) && i < len(b) && a[i] == b[i] {
-		i++
-	}
-	t.Errorf("%s:%d is out of date; run 'go test ./test/lint -run %s -update'\nhave %q\nwant %q", name, i+1, t.Name(),
-		slices.Concat(a, []string{""})[i], slices.Concat(b, []string{""})[i])
 }
 
 // reference is the text of a document in Markdown.
@@ -87,10 +81,6 @@ func (r *reference) section(heading, about string, columns ...string) {
 	if about != "" {
 		fmt.Fprintf(r, "%s\n\n", about)
 	}
-	r.header(columns...)
-}
-
-func (r *reference) header(columns ...string) {
 	if len(columns) > 0 {
 		fmt.Fprintf(r, "| %s |\n|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
 	}
