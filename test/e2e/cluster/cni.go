@@ -74,7 +74,7 @@ func (n Network) ranges() (ranges []any) {
 // routes returns the default routes.
 func (n Network) routes() (routes []any) {
 	for _, p := range n.Subnets {
-		routes = append(routes, object{"dst": netip.PrefixFrom(unspecified(p.Addr()), 0).String()})
+		routes = append(routes, object{"dst": netip.PrefixFrom(p.Addr(), 0).Masked().String()})
 	}
 	return routes
 }
@@ -104,13 +104,6 @@ func (n Network) bridge() string {
 	h := fnv.New32a()
 	h.Write([]byte(n.Name))
 	return fmt.Sprintf("br-%08x", h.Sum32())
-}
-
-func unspecified(a netip.Addr) netip.Addr {
-	if a.Is6() {
-		return netip.IPv6Unspecified()
-	}
-	return netip.IPv4Unspecified()
 }
 
 // DefaultNetwork returns the network of the cluster's options.

@@ -32,8 +32,3 @@ func (n *Node) ctr(ctx context.Context, args ...string) ([]byte, error) {
 
 // registriesDir has a directory for each registry that containerd has to know something about.
 const registriesDir = "/etc/containerd/certs.d"
-
-// useRegistryContainerd writes what containerd reads at each pull.
-func (n *Node) useRegistryContainerd(addr string) error {
-	return n.configure(filepath.Join(registriesDir, addr, "hosts.toml"), "hosts.toml", addr)
-}

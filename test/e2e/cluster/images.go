@@ -31,9 +31,13 @@ var (
 // Leasectl returns the path of leasectl, which must be run on a node.
 func (c *Cluster) Leasectl() string { return c.path("bin/own/leasectl") }
 
+// buildLeasectl builds leasectl, which beside that has the name of kubectl's plugin.
 func (c *Cluster) buildLeasectl(ctx context.Context) error {
-	_, err := c.Build(ctx, leasectl)
-	return err
+	program, err := c.Build(ctx, leasectl)
+	if err != nil {
+		return err
+	}
+	return run(ctx, "ln", "-sf", filepath.Base(program), filepath.Join(filepath.Dir(program), "kubectl-leasehold"))
 }
 
 // buildImages builds the images of the test cluster and leasehold's own, into images/.

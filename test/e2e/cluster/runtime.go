@@ -116,5 +116,5 @@ func (n *Node) UseRegistry(ctx context.Context, addr string) error {
 	if n.IsCRIO() {
 		return n.useRegistryCRIO(ctx, addr)
 	}
-	return n.useRegistryContainerd(addr)
+	return n.configure(filepath.Join(registriesDir, addr, "hosts.toml"), "hosts.toml", addr) // read at each pull
 }

@@ -3,13 +3,11 @@ package inspect
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"maps"
 	"math"
 	"net/netip"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -168,19 +166,6 @@ func (h *AddressHistory) Observations() []Observation {
 			Return: math.MaxInt64})
 	}
 	return slices.SortedFunc(slices.Values(all), func(a, b Observation) int { return cmp.Compare(a.Call, b.Call) })
-}
-
-// Write writes the operations to a file, one JSON object in each line.
-func (h *AddressHistory) Write(path string) error {
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	e := json.NewEncoder(f)
-	for _, o := range h.Observations() {
-		err = errors.Join(err, e.Encode(o))
-	}
-	return errors.Join(err, f.Close())
 }
 
 // Accepted reports whether porcupine accepts a history: each address is a register with one holder,

@@ -4,12 +4,13 @@ package inspect
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -64,34 +65,22 @@ func Addresses(path string) (map[string][]netip.Addr, error) {
 	return found, nil
 }
 
-// DialIn returns a function that connects from a network namespace.
+// DialIn returns a function that connects from a network namespace, on a thread in that namespace.
 func DialIn(path string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-		err = InNetNS(path, func() error {
-			conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
-			return err
+		var thread sync.WaitGroup
+		thread.Go(func() {
+			// Never unlocked, so that the thread ends with the goroutine and no other one gets it.
+			runtime.LockOSThread()
+			var ns netns.NsHandle
+			if ns, err = netns.GetFromPath(path); err == nil {
+				err = errors.Join(netns.Set(ns), ns.Close())
+			}
+			if err == nil {
+				conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
+			}
 		})
+		thread.Wait()
 		return conn, err
 	}
-}
-
-// InNetNS calls f on a thread in another network namespace. f must not start goroutines, which
-// would run in the original namespace.
-func InNetNS(path string, f func() error) error {
-	done := make(chan error)
-	go func() {
-		// Never unlocked, so that the thread ends with the goroutine and is not used by another.
-		runtime.LockOSThread()
-		ns, err := netns.GetFromPath(path)
-		if err == nil {
-			err = netns.Set(ns)
-			ns.Close()
-		}
-		if err != nil {
-			done <- fmt.Errorf("%s: %w", path, err)
-			return
-		}
-		done <- f()
-	}()
-	return <-done
 }

@@ -70,13 +70,10 @@ func (t *Test) resume(n *cluster.Node) {
 
 // agentSince waits until a node's agent is Ready in a container that was started after a moment.
 func (t *Test) agentSince(n *cluster.Node, since time.Time) {
-	t.Eventually("the agent of "+n.Name+" starts again", func() error {
-		for _, c := range t.Agent(n).Status.ContainerStatuses {
-			if c.State.Running == nil || c.State.Running.StartedAt.Time.Before(since.Truncate(time.Second)) {
-				return errors.New(c.Name + " has not")
-			}
-		}
-		return nil
+	t.Until("the agent of "+n.Name+" starts again", func() bool {
+		return !slices.ContainsFunc(t.Agent(n).Status.ContainerStatuses, func(c corev1.ContainerStatus) bool {
+			return c.State.Running == nil || c.State.Running.StartedAt.Time.Before(since.Truncate(time.Second))
+		})
 	})
 }
 
@@ -156,11 +153,6 @@ func storeLost(t *Test) {
 	t.Step("scaled to 3")
 	set.Scale(3)
 	t.Kept(kept, set.Ready())
-	for _, e := range t.History(n) {
-		if e.Event == "Recovered" || e.Event == "Imported" {
-			t.Step("%s %s of %s: %s", e.Event, e.Address, e.Name, e.Reason)
-		}
-	}
 }
 
 // nodeWithoutAgent checks that nothing is shown as certain of a node whose agent is gone, that its

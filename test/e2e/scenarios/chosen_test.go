@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 	"github.com/leasehold-cni/leasehold/test/e2e/inspect"
 )
@@ -17,17 +18,13 @@ import (
 func (t *Test) freeAddresses(n *cluster.Node, skip int) (free []string) {
 	leases, err := inspect.Leases(t.Ctx, n.Machine(), t.Cluster.Leasectl(), true)
 	t.Must(err)
-	var used []string
-	for _, l := range leases {
-		used = append(used, fmt.Sprint(l.Address))
-	}
 	for _, subnet := range n.DefaultNetwork().Subnets {
-		addr := subnet.Masked().Addr()
-		for range 240 {
-			addr = addr.Next()
+		addr := nth(subnet, 240)
+		isUsed := func() bool {
+			return slices.ContainsFunc(leases, func(l cli.Row) bool { return l.Address == addr.String() })
 		}
-		for left := skip; left > 0 || slices.Contains(used, addr.String()); addr = addr.Prev() {
-			if !slices.Contains(used, addr.String()) {
+		for left := skip; left > 0 || isUsed(); addr = addr.Prev() {
+			if !isUsed() {
 				left--
 			}
 		}
@@ -36,18 +33,27 @@ func (t *Test) freeAddresses(n *cluster.Node, skip int) (free []string) {
 	return free
 }
 
+// nth returns an address of a subnet, which is the 0-th itself.
+func nth(subnet netip.Prefix, n int) netip.Addr {
+	addr := subnet.Masked().Addr()
+	for range n {
+		addr = addr.Next()
+	}
+	return addr
+}
+
 // reserve runs `kubectl leasehold reserve`, which must end with a status and print all words, and
 // returns what it prints.
-func (t *Test) reserve(dir string, status int, pod string, addresses []string, words ...string) string {
+func (t *Test) reserve(status int, pod string, addresses []string, words ...string) string {
 	command := "kubectl leasehold reserve --pod=" + pod
 	for _, a := range addresses {
 		command += " --address=" + a
 	}
-	return t.reserveWith(dir, status, command, words...)
+	return t.reserveWith(status, command, words...)
 }
 
-func (t *Test) reserveWith(dir string, status int, command string, words ...string) string {
-	out, err := t.shell(dir, fmt.Sprintf("PATH=$PWD:$PATH; code=0; %s || code=$?; test $code = %d", command, status))
+func (t *Test) reserveWith(status int, command string, words ...string) string {
+	out, err := t.shell(t.TempDir(), fmt.Sprintf("code=0; %s || code=$?; test $code = %d", command, status))
 	if err != nil {
 		t.Fatalf("%s: %v, want the exit status %d\n%s", command, err, status, out)
 	}
@@ -91,14 +97,14 @@ func (t *Test) isFor(pods Pods, name string, n *cluster.Node, want []string) {
 // chosenAddress has users choose addresses of pods that do not exist yet.
 func chosenAddress(t *Test) {
 	n, other := t.Node(1), t.Node(2)
-	dir, families := t.pluginDir(), families(t)
+	families := families(t)
 	pod := func(name string) string { return t.NS + "/" + name }
 	for _, node := range []*cluster.Node{n, other} {
 		t.showsRange(node, fmt.Sprint("subnet: ", node.DefaultNetwork().Subnets[0].Masked())) // its agent may be new
 	}
 	first, second, unused := t.freeAddresses(n, 0), t.freeAddresses(other, 0), t.freeAddresses(n, 1)
 
-	t.reserve(dir, 1, pod("tenant"), first, "Rejected", "may not choose addresses")
+	t.reserve(1, pod("tenant"), first, "Rejected", "may not choose addresses")
 	t.allowChoosing()
 	t.requestIs("tenant", "Held", families)
 	t.Step("an administrator allows it, and the address is held")
@@ -122,8 +128,8 @@ func chosenAddress(t *Test) {
 	t.Step("each pod was led to the node of its address and has it; recreated")
 	t.onSameNodes(pods, set.Recreate())
 
-	t.unusableAddresses(dir, n)
-	t.addressInUse(dir, n)
+	t.unusableAddresses(n)
+	t.addressInUse(n)
 
 	t.Step("the object is deleted: the hold that no pod has had ends, and the pods keep their addresses")
 	t.Kubectl("delete", "areq", "db")
@@ -147,12 +153,9 @@ func (t *Test) allowChoosing() {
 }
 
 // unusableAddresses requests addresses that no pod can have: each request says why, and takes none.
-func (t *Test) unusableAddresses(dir string, n *cluster.Node) {
+func (t *Test) unusableAddresses(n *cluster.Node) {
 	subnet := n.DefaultNetwork().Subnets[0].Masked()
-	last := subnet.Addr()
-	for range 255 {
-		last = last.Next()
-	}
+	last := nth(subnet, 255)
 	free := []string{t.freeAddresses(n, 4)[0], t.freeAddresses(n, 5)[0]}
 	wrong := "2001:db8::1"
 	for i, c := range []struct {
@@ -166,18 +169,17 @@ func (t *Test) unusableAddresses(dir string, n *cluster.Node) {
 		{free, []string{"a pod gets one address of"}},
 	} {
 		name := fmt.Sprint("bad-", i)
-		t.reserve(dir, 1, t.NS+"/"+name, c.addresses, append(c.words, "Rejected")...)
+		t.reserve(1, t.NS+"/"+name, c.addresses, append(c.words, "Rejected")...)
 	}
-	t.reserve(dir, 2, t.NS+"/bad", []string{"10.244.3"}, `invalid argument "10.244.3" for "--address"`)
-	t.reserve(dir, 1, "no-such-namespace/bad", free[:1], `"no-such-namespace" not found`)
-	t.reserveWith(dir, 1,
+	t.reserve(2, t.NS+"/bad", []string{"10.244.3"}, `invalid argument "10.244.3" for "--address"`)
+	t.reserve(1, "no-such-namespace/bad", free[:1], `"no-such-namespace" not found`)
+	t.reserveWith(1,
 		"kubectl leasehold reserve --pod="+t.NS+"/bad-node --node="+t.Node(2).Name+" --address="+free[0],
 		"the ranges of node "+t.Node(2).Name+" do not contain")
 	t.Refused("apiVersion: ipam.leasehold.dev/v1alpha1\nkind: AddressRequest\nmetadata: {name: bad}\n"+
 		"spec: {entries: [{podName: bad, addresses: [nonsense]}]}\n", "spec.entries[0].addresses[0]")
 	for _, node := range []*cluster.Node{n, t.Node(2)} {
-		leases := t.Leases(node)
-		for _, l := range leases {
+		for _, l := range t.Leases(node) {
 			if strings.HasPrefix(l.Pod, "bad") {
 				t.Fatalf("%s has %s", l.Pod, l.Address)
 			}
@@ -187,7 +189,7 @@ func (t *Test) unusableAddresses(dir string, n *cluster.Node) {
 
 // addressInUse requests addresses that pods have, one of them in another namespace, whose names the
 // request does not show.
-func (t *Test) addressInUse(dir string, n *cluster.Node) {
+func (t *Test) addressInUse(n *cluster.Node) {
 	var foreign []string
 	in := t.otherNamespace(t.NS + "-other")
 	in(func() {
@@ -195,7 +197,7 @@ func (t *Test) addressInUse(dir string, n *cluster.Node) {
 			foreign = []string{p.Status.PodIP}
 		}
 	})
-	out := t.reserve(dir, 1, t.NS+"/in-use", foreign, "Rejected")
+	out := t.reserve(1, t.NS+"/in-use", foreign, "Rejected")
 	if strings.Contains(out, "foreign") || strings.Contains(out, t.NS+"-other") {
 		t.Fatalf("it names a pod of another namespace: %s", out)
 	}
@@ -203,7 +205,7 @@ func (t *Test) addressInUse(dir string, n *cluster.Node) {
 	for _, p := range t.Deployment("taken", n, 1).Ready() {
 		taken = p.Status.PodIP
 	}
-	t.reserveWith(dir, 1, "kubectl leasehold reserve --pod="+t.NS+"/late-0 --when-free --address="+taken, "Waiting",
+	t.reserveWith(1, "kubectl leasehold reserve --pod="+t.NS+"/late-0 --when-free --address="+taken, "Waiting",
 		t.NS+"/taken-")
 	t.Kubectl("delete", "deployment", "taken")
 	t.requestIs("late-0", "Held", 1)
@@ -237,12 +239,12 @@ func chosenShared(t *Test) {
 			t.Fatalf("doctor finds %+v, want both nodes, and no shared range of the default network", found)
 		}
 	}
-	dir, address := t.pluginDir(), "10.252.0.77"
+	const address = "10.252.0.77"
 	t.allowChoosing()
 	reserve := "kubectl leasehold reserve --address=" + address + " --interface=eth1 --pod=" + t.NS + "/db-0"
-	t.reserveWith(dir, 1, reserve, "Rejected", "name one in nodeName")
+	t.reserveWith(1, reserve, "Rejected", "name one in nodeName")
 	t.Kubectl("delete", "areq", "db-0")
-	t.reserveWith(dir, 0, reserve+" --node="+other.Name, "Held")
+	t.reserveWith(0, reserve+" --node="+other.Name, "Held")
 	t.heldFor("db-0", other, []string{address})
 
 	set := t.Echoserver("db", nil, 1, KeptFor("1h"))

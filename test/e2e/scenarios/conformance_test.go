@@ -1,13 +1,13 @@
 package scenarios
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/leasehold-cni/leasehold/pkg/cli"
@@ -74,15 +74,14 @@ func conformance(t *Test) {
 // runSpecs runs the specs that are named in a file of the build directory. Whether they passed is
 // only in the report.
 func runSpecs(t *Test, built, report string) error {
-	specs, err := os.Open(filepath.Join(built, "specs"))
+	specs, err := os.ReadFile(filepath.Join(built, "specs"))
 	if err != nil {
 		return err
 	}
-	defer specs.Close()
 	args := []string{"--procs=6", "--no-color", "--flake-attempts=2", "--timeout=" + conformanceLimit.String(),
 		"--output-dir=" + report, "--json-report=kubernetes.json"}
-	for lines := bufio.NewScanner(specs); lines.Scan(); {
-		args = append(args, "--focus="+regexp.QuoteMeta(lines.Text())+"$")
+	for line := range strings.Lines(string(specs)) {
+		args = append(args, "--focus="+regexp.QuoteMeta(strings.TrimSuffix(line, "\n"))+"$")
 	}
 	args = append(args, filepath.Join(built, "e2e.test"), "--", "--provider=skeleton", "--disable-log-dump",
 		"--kubeconfig="+t.Cluster.Kubeconfig(), fmt.Sprintf("--num-nodes=%d", len(t.nodes)))

@@ -17,7 +17,7 @@ import (
 // doctor has `kubectl leasehold doctor` find nothing in a healthy cluster, and each of several
 // faults. Its commands repair them, or it says what there is to decide, and the scenario decides.
 func doctor(t *Test) {
-	dir, d := t.pluginDir(), t.clusterDoctor()
+	d := t.clusterDoctor()
 	t.Step("kubectl leasehold doctor, and leasectl doctor on each node, find nothing")
 	d.healthy()
 	for _, n := range t.ownNodes() {
@@ -25,7 +25,7 @@ func doctor(t *Test) {
 	}
 
 	t.Step("kubectl leasehold bundle reads every node")
-	out, err := t.shell(dir, "PATH=$PWD:$PATH; kubectl leasehold bundle --file=b.tar.gz; tar xzvf b.tar.gz; "+
+	out, err := t.shell(t.TempDir(), "kubectl leasehold bundle --file=b.tar.gz; tar xzvf b.tar.gz; "+
 		"cat leasehold/errors.txt; test ! -s leasehold/errors.txt")
 	if err != nil {
 		t.Fatalf("kubectl leasehold bundle: %v\n%s", err, out)
@@ -149,24 +149,14 @@ func (t *Test) storeDoctor(d doctorOf, n *cluster.Node, pods Pods) {
 	}
 }
 
-// pluginDir returns a directory with leasectl as kubectl's plugin.
-func (t *Test) pluginDir() string {
-	dir := t.TempDir()
-	t.Must(os.Symlink(t.Cluster.Leasectl(), filepath.Join(dir, "kubectl-leasehold")))
-	return dir
-}
-
 // doctorOf is `kubectl leasehold doctor`.
-type doctorOf struct {
-	*Test
-	dir string // of the plugin
-}
+type doctorOf struct{ *Test }
 
-func (t *Test) clusterDoctor() doctorOf { return doctorOf{t, t.pluginDir()} }
+func (t *Test) clusterDoctor() doctorOf { return doctorOf{t} }
 
 // examine returns the findings, and an error if a check could not be made.
 func (d doctorOf) examine() ([]cli.Finding, error) {
-	out, err := d.shell(d.dir, `PATH=$PWD:$PATH; kubectl leasehold doctor -o json 2>errors || test $? = 1`)
+	out, err := d.shell(d.TempDir(), `kubectl leasehold doctor -o json 2>errors || test $? = 1`)
 	var report cli.Report
 	if err := errors.Join(err, json.Unmarshal([]byte(out), &report)); err != nil {
 		return nil, fmt.Errorf("%w: %s", err, out)
@@ -201,7 +191,7 @@ func (d doctorOf) repair(reason string) {
 			}
 		}
 	}
-	if out, err := d.shell(d.Cluster.Repo, "PATH="+d.dir+":$PATH\n"+strings.Join(lines, "\n")); err != nil {
+	if out, err := d.shell(d.Cluster.Repo, strings.Join(lines, "\n")); err != nil {
 		d.Fatalf("the commands of doctor: %v\n%s", err, out)
 	}
 }

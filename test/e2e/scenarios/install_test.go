@@ -58,7 +58,7 @@ func installReplace(t *Test) {
 
 	n := t.Node(1)
 	began := time.Now()
-	t.exec(n, "sh", "-ec", `cp "$0" "$1.new" && mv "$1.new" "$1"`, t.Cluster.Upstream("host-local"), hostLocal)
+	t.put(n, t.Cluster.Upstream("host-local"), hostLocal)
 	t.Until("leasehold is back", func() bool { return t.filesOf(n)[hostLocal] != s.files[0][hostLocal] })
 	t.Step("host-local is installed again, as by a package: leasehold is in its place again after %.1f s",
 		time.Since(began).Seconds())
@@ -179,11 +179,9 @@ func installNamed(t *Test) {
 
 // becomesGone waits until a file of a node is removed.
 func (t *Test) becomesGone(n *cluster.Node, path string) {
-	t.Eventually(path+" of "+n.Name+" is gone", func() error {
-		if _, err := os.Lstat(n.Disk(path)); !os.IsNotExist(err) {
-			return fmt.Errorf("it is there: %w", err)
-		}
-		return nil
+	t.Until(path+" of "+n.Name+" is gone", func() bool {
+		_, err := os.Lstat(n.Disk(path))
+		return os.IsNotExist(err)
 	})
 }
 
@@ -440,7 +438,7 @@ func (t *Test) leasehold(args ...string) string {
 }
 
 func (t *Test) tryLeasehold(args ...string) (string, error) {
-	out, err := t.shell(t.pluginDir(), "PATH=$PWD:$PATH; kubectl leasehold "+strings.Join(args, " ")+" --timeout=2m")
+	out, err := t.shell(t.TempDir(), "kubectl leasehold "+strings.Join(args, " ")+" --timeout=2m")
 	t.Step("kubectl leasehold %s: %v\n%s", strings.Join(args, " "), err, out)
 	return out, err
 }
@@ -560,16 +558,15 @@ func (s *stockCluster) assertHostLocalWorks() {
 		pods, err := s.Client.CoreV1().Pods("").List(s.Ctx, metav1.ListOptions{})
 		s.Must(err)
 		for _, n := range s.ownNodes() {
-			dir := filepath.Join(n.Root(), s.network.DataDir(), s.network.Name)
 			files := map[string]string{}
-			entries, err := os.ReadDir(dir)
+			paths, err := filepath.Glob(filepath.Join(n.Root(), s.network.DataDir(), s.network.Name, "*"))
 			s.Must(err)
-			for _, e := range entries {
-				content, err := os.ReadFile(filepath.Join(dir, e.Name()))
+			for _, path := range paths {
+				content, err := os.ReadFile(path)
 				if err != nil {
 					return err
 				}
-				files[e.Name()] = string(content)
+				files[filepath.Base(path)] = string(content)
 			}
 			delete(files, "lock")
 			delete(files, "last_reserved_ip.0")

@@ -129,13 +129,8 @@ func (t *Test) agentOf(n *cluster.Node, name string, change func(*corev1.PodSpec
 // becomesActive waits until an agent's metric says that leasehold is in use.
 func (t *Test) becomesActive(agent corev1.Pod, what string) {
 	began := time.Now()
-	t.Eventually("leasehold is in use", func() error {
-		for _, m := range t.metrics(agent, agentMetrics)["leasehold_retention_active"].GetMetric() {
-			if m.GetGauge().GetValue() == 1 {
-				return nil
-			}
-		}
-		return errors.New("leasehold_retention_active is not 1")
+	t.Until("leasehold is in use", func() bool {
+		return t.metrics(agent, agentMetrics).Sum("leasehold_retention_active") > 0
 	})
 	t.Step("%s: in use after %.1f s", what, time.Since(began).Seconds())
 }

@@ -143,7 +143,6 @@ func (t *Test) killPID(n *cluster.Node, pid string) {
 // settled waits until each pod runs in a sandbox that is in the node's store, and ends the scenario
 // if one has another address than before.
 func (t *Test) settled(n *cluster.Node, kept Pods) {
-	lost := ""
 	t.Eventually("all pods run again", func() error {
 		leases := t.Leases(n)
 		for name, pod := range kept {
@@ -156,8 +155,7 @@ func (t *Test) settled(n *cluster.Node, kept Pods) {
 				return fmt.Errorf("%s has no address: %w", name, err)
 			}
 			if has := addrs["eth0"][0].String(); has != pod.Status.PodIP {
-				lost = fmt.Sprintf("%s had %s and has %s", name, pod.Status.PodIP, has)
-				return nil
+				t.Fatalf("%s had %s and has %s", name, pod.Status.PodIP, has)
 			}
 			if !slices.ContainsFunc(leases, func(l cli.Row) bool {
 				return l.Address == pod.Status.PodIP && l.State == "Bound" && l.Container == now.ID
@@ -170,9 +168,6 @@ func (t *Test) settled(n *cluster.Node, kept Pods) {
 		}
 		return nil
 	})
-	if lost != "" {
-		t.Fatalf("%s", lost)
-	}
 }
 
 func (t *Test) runningContainers(n *cluster.Node, pod corev1.Pod) []inspect.Container {

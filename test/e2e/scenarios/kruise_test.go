@@ -224,14 +224,14 @@ func (t *Test) kruiseCommands() (save, restore string) {
 	return save, restore
 }
 
-// shell runs commands as an administrator would.
+// shell runs commands as an administrator would, who has leasectl as a plugin of kubectl.
 func (t *Test) shell(dir, script string) (string, error) {
-	ctx, cancel := context.WithTimeout(t.Ctx, 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Ctx, 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-e", "-c", script)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+t.Cluster.Kubeconfig(),
-		"PATH="+filepath.Dir(t.Cluster.Kubectl())+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+t.Cluster.Kubeconfig(), "PATH="+
+		filepath.Dir(t.Cluster.Leasectl())+":"+filepath.Dir(t.Cluster.Kubectl())+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
@@ -261,12 +261,9 @@ func (t *Test) served(want bool) {
 // it is the only one.
 func (t *Test) singleEvent(uid, reason string) string {
 	var texts []string
-	t.Until("there is an event "+reason, func() bool {
+	t.Becomes("events "+reason, 1, func() any {
 		texts = messages(t.events("", "involvedObject.uid="+uid+",reason="+reason))
-		return len(texts) > 0
+		return len(texts)
 	})
-	if len(texts) > 1 {
-		t.Fatalf("%d events: %q", len(texts), texts)
-	}
 	return texts[0]
 }

@@ -1,7 +1,6 @@
 package scenarios
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -24,11 +23,8 @@ func onMultus(t *Test) {
 	t.Must(n.InstallPlugin(filepath.Join(dir, "multus")))
 	t.applyCRDs("network-attachment-definitions.yaml")
 	t.Networks(n, n.DefaultNetwork())
-	text, err := json.Marshal(map[string]any{"cniVersion": "0.3.1", "name": "multus", "type": "multus",
-		"kubeconfig":     t.Cluster.Kubeconfig(),
-		"clusterNetwork": fmt.Sprintf("/etc/cni/net.d/10-%s.conflist", n.DefaultNetwork().Name)})
-	t.Must(err)
-	t.Must(n.SetConfiguration(t.Ctx, "multus", string(text)))
+	t.Must(n.SetConfiguration(t.Ctx, "multus", fmt.Sprintf(`{"cniVersion": "0.3.1", "name": "multus", "type": "multus",
+		"kubeconfig": %q, "clusterNetwork": %q}`, t.Cluster.Kubeconfig(), n.DefaultNetwork().Path(0))))
 
 	set, before := t.set("lan", 2), map[string]string(nil)
 	set.Node = n

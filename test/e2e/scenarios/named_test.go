@@ -212,12 +212,7 @@ func namedResized(t *Test) {
 
 // startedAfter returns how long after its creation a pod became Ready.
 func startedAfter(p corev1.Pod) time.Duration {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.LastTransitionTime.Sub(p.CreationTimestamp.Time)
-		}
-	}
-	return 0
+	return readiness(p).LastTransitionTime.Sub(p.CreationTimestamp.Time)
 }
 
 // namedWithoutCapability has flannel's own configuration, with which the plugin gets no
@@ -228,7 +223,11 @@ func namedWithoutCapability(t *Test) {
 	network.Type, network.Stock = "flannel", true
 	t.Step("%s has flannel's own configuration; leasehold is installed as host-local", n.Name)
 	t.Networks(n, network)
-	t.asHostLocal(n)
+	t.put(n, cniBin+"/leasehold", hostLocal)
+	t.Cleanup(func() {
+		t.Clear()
+		t.put(n, t.Cluster.Upstream("host-local"), hostLocal)
+	})
 	t.recreateNamed(10, n)
 	t.Step("the agent is away while a pod starts, comes back while it runs, and the next pod starts")
 	back := t.WithoutAgent(n)

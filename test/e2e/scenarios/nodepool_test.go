@@ -43,11 +43,8 @@ func nodePool(t *Test) {
 		{7, "leasehold_call_duration_seconds", nil},
 		{2, "leasehold_leases_kept_total", nil},
 	} {
-		t.Eventually("the metrics of calls", func() error {
-			if got := t.AgentMetrics(n).Sum(c.name, c.labels...) - before.Sum(c.name, c.labels...); got < c.least {
-				return fmt.Errorf("%s %v has grown by %v, want %v at least", c.name, c.labels, got, c.least)
-			}
-			return nil
+		t.Until(fmt.Sprintf("%s %v has grown by %v", c.name, c.labels, c.least), func() bool {
+			return t.AgentMetrics(n).Sum(c.name, c.labels...)-before.Sum(c.name, c.labels...) >= c.least
 		})
 	}
 	t.podMonitors()

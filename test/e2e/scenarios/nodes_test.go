@@ -64,17 +64,11 @@ func (t *Test) runs(n *cluster.Node, service string) {
 // waitNotReady waits until the control plane notices that a node is down, and no pod is scheduled
 // to it any more: the taint comes after the condition.
 func (t *Test) waitNotReady(n *cluster.Node) {
-	t.Eventually("the node is not Ready", func() error {
+	t.Until("the node is not Ready, and has a taint", func() bool {
 		node := t.object(n.Name)
-		if cluster.NodeReady(node) {
-			return errors.New("it is still Ready")
-		}
-		if !slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+		return !cluster.NodeReady(node) && slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
 			return taint.Effect == corev1.TaintEffectNoSchedule
-		}) {
-			return errors.New("it has no taint")
-		}
-		return nil
+		})
 	})
 }
 
@@ -123,15 +117,15 @@ func rebootAPIDown(t *Test) {
 	t.Step("two echoservers start on %s, and two without a window", n.Name)
 	set := t.Echoserver("echoserver", n, 2)
 	plain := t.Echoserver("plain", n, 2, KeptFor(""))
-	before := merge(set.Ready(), plain.Ready())
+	kept, others := set.Ready(), plain.Ready()
 	t.Step("the node loses power, plain-1 is deleted; the node boots while the API server is off")
 	t.powerOff(n)
 	plain.Resize(1)
-	t.forceDelete(Pods{"plain-1": before["plain-1"]})
-	delete(before, "plain-1")
+	t.forceDelete(Pods{"plain-1": others["plain-1"]})
+	delete(others, "plain-1")
 	t.bootWithoutAPI(n)
-	after := merge(set.Restarted(set.of(before)), plain.Restarted(plain.of(before)))
-	t.Kept(before, after)
+	t.Kept(kept, set.Restarted(kept))
+	t.Kept(others, plain.Restarted(others))
 	t.Step("every pod has its address; waiting until the address of plain-1 is not held any more")
 	t.noLeaseOf("plain-1", n)
 	t.LeasesAre(n, "Bound", 3*families(t))

@@ -2,7 +2,6 @@ package scenarios
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -24,8 +23,6 @@ func (t *Test) follow(p page) {
 	config := filepath.Join(t.TempDir(), "kubeconfig")
 	t.Must(os.WriteFile(config, []byte(t.Kubectl("config", "view", "--raw", "--flatten")), 0o600))
 	t.Kubectl("config", "set-context", "--current", "--kubeconfig="+config, "--namespace="+t.NS)
-	env := append(os.Environ(), "KUBECONFIG="+config,
-		"PATH="+t.pluginDir()+":"+filepath.Dir(t.Cluster.Kubectl())+":"+os.Getenv("PATH"))
 	var rollouts []Pods
 	began := time.Now()
 	for _, line := range t.indented(p.file, p.section) {
@@ -34,10 +31,8 @@ func (t *Test) follow(p page) {
 			continue
 		}
 		t.Step("$ %s", command)
-		cmd := exec.CommandContext(t.Ctx, "bash", "-c", command)
-		cmd.Dir, cmd.Env = t.Cluster.Repo, env
 		called := time.Now()
-		out, err := cmd.CombinedOutput()
+		out, err := t.shell(t.Cluster.Repo, "export KUBECONFIG="+config+"; "+command)
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", command, err, out)
 		}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	schedulingv1 "k8s.io/api/scheduling/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -54,11 +53,9 @@ func (t *Test) replaced(want int) {
 
 // priority creates a priority class, and gives pods that class.
 func (t *Test) priority(value int32) Option {
-	classes, name := t.Client.SchedulingV1().PriorityClasses(), fmt.Sprintf("%s-%d", t.NS, value)
-	class := &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Value: value}
-	_, err := classes.Create(t.Ctx, class, metav1.CreateOptions{})
-	t.Must(err)
-	t.Cleanup(func() { t.Must(classes.Delete(t.Ctx, name, metav1.DeleteOptions{})) })
+	name := fmt.Sprintf("%s-%d", t.NS, value)
+	t.Kubectl("create", "priorityclass", name, fmt.Sprint("--value=", value))
+	t.Cleanup(func() { t.Kubectl("delete", "priorityclass", name) })
 	return func(template *corev1.PodTemplateSpec) { template.Spec.PriorityClassName = name }
 }
 

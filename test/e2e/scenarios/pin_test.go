@@ -180,7 +180,7 @@ func pinNodeDead(t *Test) {
 	ofRegistry := registry.Ready()
 	t.published(ofRegistry)
 	t.Step("the kubelet of %s stops; the pods are force-deleted", n.Name)
-	t.Cleanup(func() { t.RestartAgent(n) }) // its token names the node that was deleted
+	t.Cleanup(func() { t.removeSystemPod(t.Agent(n).Name) }) // its token names the node that was deleted
 	t.withoutKubelet(n)
 	t.waitNotReady(n)
 	for _, name := range []string{"patient-dead", "dead"} {

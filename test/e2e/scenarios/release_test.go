@@ -15,11 +15,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/registry"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
@@ -30,7 +28,6 @@ type publisher struct {
 	cluster *cluster.Cluster
 	addr    string // of the registry
 
-	mu    sync.Mutex
 	built map[string]string // directories by version
 }
 
@@ -50,8 +47,6 @@ func (p *publisher) images() string { return p.addr + "/leasehold" }
 // release returns the directory of a release whose images are in the registry. It builds the
 // release if it was not built yet, of a commit, or of the source tree if that is "".
 func (p *publisher) release(ctx context.Context, version, commit string) (dir string, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if dir := p.built[version]; dir != "" {
 		return dir, nil
 	}
@@ -159,15 +154,11 @@ func (s *stockCluster) assertImages() string {
 	images := map[string]bool{}
 	s.Eventually("leasehold's pods run images of the registry", func() error {
 		clear(images)
-		pods, err := s.Client.CoreV1().Pods(cluster.System).List(s.Ctx, metav1.ListOptions{})
-		s.Must(err)
-		if len(pods.Items) == 0 {
+		pods := append(s.system(cluster.Agent), s.system(cluster.Manager)...)
+		if len(pods) == 0 {
 			return errors.New("there are no pods")
 		}
-		for _, p := range pods.Items {
-			if p.DeletionTimestamp != nil {
-				continue
-			}
+		for _, p := range pods {
 			for _, c := range append(p.Status.InitContainerStatuses, p.Status.ContainerStatuses...) {
 				repository, digest, byDigest := strings.Cut(c.ImageID, "@sha256:")
 				if !strings.HasPrefix(repository, s.publisher.addr) || !byDigest {

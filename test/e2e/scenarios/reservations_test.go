@@ -3,8 +3,6 @@ package scenarios
 import (
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -158,23 +156,9 @@ func (t *Test) windowBecomes(n *cluster.Node, window string) {
 	})
 }
 
-// asHostLocal installs leasehold in host-local's place until the scenario ends.
-func (t *Test) asHostLocal(n *cluster.Node) {
-	dir := "/opt/cni/bin"
-	upstream, err := os.ReadFile(n.Disk(dir + "/host-local"))
-	t.Must(err)
-	ours, err := os.ReadFile(n.Disk(dir + "/leasehold"))
-	t.Must(err)
-	put := func(program []byte) {
-		tmp := n.Root() + dir + "/.new"
-		t.Must(os.WriteFile(tmp, program, 0o755))
-		t.Must(os.Rename(tmp, n.Root()+dir+"/host-local"))
-	}
-	put(ours)
-	t.Cleanup(func() {
-		t.Clear()
-		put(upstream)
-	})
+// put replaces a program of a node by another one.
+func (t *Test) put(n *cluster.Node, program, path string) {
+	t.exec(n, "sh", "-ec", `cp "$0" "$1.new" && mv "$1.new" "$1"`, program, path)
 }
 
 func apiDownReservations(t *Test) {
@@ -207,11 +191,7 @@ func apiDownReservations(t *Test) {
 
 	t.Step("the CRD is deleted, with every object, and applied again")
 	t.Kubectl("delete", "crd", "ipreservations.ipam.leasehold.dev")
-	crd := filepath.Join(t.Cluster.Repo, "daemonset/base/crds/ipam.leasehold.dev_ipreservations.yaml")
-	applied := t.undo(func() {
-		t.Kubectl("apply", "-f", crd)
-		t.Kubectl("wait", "--for=condition=Established", "crd/ipreservations.ipam.leasehold.dev", "--timeout=30s")
-	})
+	applied := t.undo(func() { t.Must(t.Cluster.Apply(t.Ctx)) })
 	t.Step("it is deleted; so are the pods")
 	set.Scale(0)
 	t.LeasesAre(n, "Held", 2*families(t))
@@ -223,7 +203,13 @@ func apiDownReservations(t *Test) {
 
 func moved(t *Test) {
 	const grace = 20 * time.Second
-	t.agentArgs("--move-grace=" + grace.String())
+	t.Cleanup(func() {
+		t.Must(t.Cluster.Apply(t.Ctx))
+		t.Must(t.Cluster.WaitDeployed(t.Ctx))
+	})
+	t.Kubectl("patch", "--namespace="+cluster.System, "daemonset", cluster.Agent, "--type=json",
+		`-p=[{"op":"add","path":"/spec/template/spec/containers/0/args/-","value":"--move-grace=`+grace.String()+`"}]`)
+	t.Must(t.Cluster.WaitDeployed(t.Ctx))
 	t.Step("an echoserver starts; its node loses power, and it is recreated on another")
 	set := t.Echoserver("echoserver", nil, 1)
 	before := set.Ready()
@@ -259,20 +245,4 @@ func moved(t *Test) {
 		func(l cli.Row) bool { return l.Pod == "echoserver-0" }) {
 		t.Fatalf("%s holds %+v", old.Name, leases)
 	}
-}
-
-// agentArgs adds arguments to those of every agent until the scenario ends.
-func (t *Test) agentArgs(args ...string) {
-	agents := t.Client.AppsV1().DaemonSets(cluster.System)
-	set := func(args []string) {
-		patch := fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"agent","args":["%s"]}]}}}}`,
-			strings.Join(args, `","`))
-		t.Kubectl("patch", "--namespace="+cluster.System, "daemonset", cluster.Agent, "--patch="+patch)
-		t.Must(t.Cluster.WaitDeployed(t.Ctx))
-	}
-	now, err := agents.Get(t.Ctx, cluster.Agent, metav1.GetOptions{})
-	t.Must(err)
-	before := now.Spec.Template.Spec.Containers[0].Args
-	t.Cleanup(func() { set(before) })
-	set(append(slices.Clone(before), args...))
 }

@@ -109,13 +109,6 @@ func (t *Test) namespace(name string) {
 	})
 }
 
-// collect saves artefacts in a directory.
-func (t *Test) collect(ctx context.Context, dir string) {
-	if err := t.Cluster.Collect(ctx, dir, t.NS, t.began); err != nil {
-		t.Logf("collecting artefacts: %v", err)
-	}
-}
-
 // overlap describes the addresses that were seen in two pods since it was called last.
 func (r *rig) overlap() string {
 	r.mu.Lock()

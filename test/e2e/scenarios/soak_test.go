@@ -1,6 +1,8 @@
 package scenarios
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -163,9 +165,9 @@ func soak(t *Test) {
 // judgeHistory writes what was observed in the network namespaces to a file, and has it judged.
 func (t *Test) judgeHistory() {
 	h := t.watch.History
-	file := filepath.Join(t.Cluster.Dir, "run", "history.jsonl")
-	t.Must(h.Write(file))
-	ops := h.Observations()
+	file, ops := filepath.Join(t.Cluster.Dir, "run", "history.json"), h.Observations()
+	text, err := json.MarshalIndent(ops, "", "  ")
+	t.Must(errors.Join(err, os.WriteFile(file, text, 0o644)))
 	rejected := inspect.Accepted(ops, func(pod string) bool {
 		_, name, _ := strings.Cut(pod, "/")
 		return strings.HasPrefix(name, "kept-") || strings.HasPrefix(name, "victim-")

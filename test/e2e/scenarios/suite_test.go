@@ -117,7 +117,9 @@ func (s *suite) run(t *testing.T, sc scenario) {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		defer cancel()
 		dir := filepath.Join(s.failed, sc.name)
-		test.collect(late, dir)
+		if err := test.Cluster.Collect(late, dir, test.NS, began); err != nil {
+			t.Logf("collecting artefacts: %v", err)
+		}
 		t.Logf("the artefacts of %s are in %s", sc.name, dir)
 	})
 	// At the limit and not when the scenario returns, which may take long or never happen.

@@ -65,12 +65,6 @@ func (t *Test) systemPod(pod *corev1.Pod) corev1.Pod {
 	return *now
 }
 
-// RestartAgent replaces a node's agent by another and returns that one.
-func (t *Test) RestartAgent(n *cluster.Node) corev1.Pod {
-	t.removeSystemPod(t.Agent(n).Name)
-	return t.Agent(n)
-}
-
 // Managers returns the manager's pods that are Ready.
 func (t *Test) Managers() []corev1.Pod {
 	return slices.DeleteFunc(t.system(cluster.Manager), func(p corev1.Pod) bool { return !ready(p) })

@@ -1,7 +1,6 @@
 package scenarios
 
 import (
-	"context"
 	"encoding/base64"
 	"fmt"
 	"maps"
@@ -380,19 +379,12 @@ func ppsEtcd(t *Test) {
 // memberAnswers waits until a member of etcd gives an answer with a text.
 func (t *Test) memberAnswers(p corev1.Pod, path, body, text string) {
 	t.Eventually(p.Name+" answers", func() error {
-		out, err := t.post(p, 2379, path, body)
-		if err == nil && !strings.Contains(out, text) {
+		out, err := t.Client.CoreV1().RESTClient().Post().Namespace(p.Namespace).Resource("pods").
+			Name(p.Name + ":2379").SubResource("proxy").Suffix(path).Body([]byte(body)).Timeout(3 * time.Second).
+			DoRaw(t.Ctx)
+		if err == nil && !strings.Contains(string(out), text) {
 			err = fmt.Errorf("%s, want %s", out, text)
 		}
 		return err
 	})
-}
-
-// post sends a request to a pod through the API server.
-func (t *Test) post(p corev1.Pod, port int, path, body string) (string, error) {
-	ctx, cancel := context.WithTimeout(t.Ctx, 3*time.Second)
-	defer cancel()
-	out, err := t.Client.CoreV1().RESTClient().Post().Namespace(p.Namespace).Resource("pods").
-		Name(fmt.Sprintf("%s:%d", p.Name, port)).SubResource("proxy").Suffix(path).Body([]byte(body)).DoRaw(ctx)
-	return string(out), err
 }

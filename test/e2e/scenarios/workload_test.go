@@ -145,17 +145,6 @@ func (s *Set) Pods() Pods {
 	return pods
 }
 
-// of returns those of the pods that belong to the set.
-func (s *Set) of(pods Pods) Pods {
-	own := Pods{}
-	for name, p := range pods {
-		if p.Labels["app"] == s.Name {
-			own[name] = p
-		}
-	}
-	return own
-}
-
 // Ready waits until as many pods as there should be are Ready, and returns them.
 func (s *Set) Ready() Pods { return s.ReadyBut(nil) }
 
@@ -204,12 +193,17 @@ func (s *Set) Restarted(before Pods) Pods {
 }
 
 func ready(p corev1.Pod) bool {
+	return readiness(p).Status == corev1.ConditionTrue && len(p.Status.PodIPs) > 0
+}
+
+// readiness returns the condition Ready of a pod, empty if it has none.
+func readiness(p corev1.Pod) corev1.PodCondition {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue && len(p.Status.PodIPs) > 0
+			return c
 		}
 	}
-	return false
+	return corev1.PodCondition{}
 }
 
 // patch changes the workload by a strategic merge patch.
@@ -235,12 +229,9 @@ func (s *Set) Scale(size int) {
 	if !shrinks {
 		return
 	}
-	s.t.Eventually(s.Name+" shrinks", func() error {
+	s.t.Until(s.Name+" shrinks", func() bool {
 		list, err := s.t.Client.CoreV1().Pods(s.t.NS).List(s.t.Ctx, metav1.ListOptions{LabelSelector: "app=" + s.Name})
-		if err == nil && len(list.Items) > size {
-			err = fmt.Errorf("%d pods are left", len(list.Items))
-		}
-		return err
+		return err == nil && len(list.Items) <= size
 	})
 }
 
