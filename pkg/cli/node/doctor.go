@@ -200,13 +200,18 @@ func (n *nodeDoctor) pool() (flags []string) {
 
 // checkHost checks whether this process sees the network namespaces of the node's sandboxes. If
 // not, the other checks may be wrong, so that is an error and no finding.
-func (n *nodeDoctor) checkHost(context.Context) {
+func (n *nodeDoctor) checkHost(context.Context) { n.Fail(n.proveHost()) }
+
+// proveHost returns an error if the node has leases, and it is not proven that this process sees
+// the processes and mounts of their containers.
+func (n *nodeDoctor) proveHost() error {
 	if n.state.err != nil || len(n.state.leases) == 0 {
-		return
+		return nil
 	}
 	if err := n.Host.ProveView(n.state.spaces, n.Clock().BootID, host.BoundIn(n.state.leases)); err != nil {
-		n.Fail(fmt.Errorf("%w; %s", err, runOnHost))
+		return fmt.Errorf("%w; %s", err, runOnHost)
 	}
+	return nil
 }
 
 // checkRanges finds addresses that are in use in one network and are in the ranges of another

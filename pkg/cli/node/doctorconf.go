@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -13,6 +14,7 @@ import (
 // agent on the node.
 func (n *nodeDoctor) checkConfiguration(context.Context) {
 	agent, unknown := n.Host.Running(func(name, _ string) bool { return name == cli.AgentName })
+	unknown = cmp.Or(unknown, n.proveHost())
 	for _, s := range n.networks {
 		switch {
 		case s.State == cniconf.Unknown:

@@ -130,10 +130,11 @@ func nodeFindings(t *testing.T) []cli.Finding {
 	}
 	n := &nodeDoctor{app: &app{App: cli.New(cli.Env{Clock: func() lease.Instant { return now }}),
 		Dirs: store.Dirs{State: path("state"), Run: path("run")}, Host: host.New(newProc(t), "")},
-		Report: cli.NewReport(), state: state,
+		Report:  cli.NewReport(),
 		Runtime: cniconf.Runtime{BinDirs: []string{dir}}, conf: cniconf.Load(path("conf"), cniconf.Rules{})}
 	n.networks = cniconf.Check(n.conf, n.BinDirs)
 	n.checkConfiguration(t.Context())
+	n.state = state // with leases the view would have to be proven before
 	n.checkRanges(t.Context())
 	n.checkAddresses(t.Context())
 	must.Succeed(t, os.WriteFile(path("conf/10-net.conflist"), []byte(`{"name":"net","plugins":[{"type":"bridge",
