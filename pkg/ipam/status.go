@@ -58,18 +58,20 @@ func (s *Service) poolState(ctx context.Context, p lease.Pool,
 	wait time.Duration) (imported bool, lost string, err error) {
 	ctx, cancel := context.WithDeadline(ctx, time.Now().Add(wait))
 	defer cancel()
+	id := "none yet" // of the store
 	err = s.Node.Store.View(ctx, func(tx *store.Tx) error {
-		if imported = tx.Imported(p); !imported {
+		if id = tx.ID(); tx.Imported(p) {
+			imported = hostlocal.IsMarked(p) // otherwise an ADD looks for what is in use
+		} else {
 			lost = tx.Lost()
 		}
-		imported = imported && hostlocal.IsMarked(p) // otherwise an ADD looks for what is in use
-		return s.Node.ProbeOwner(tx, p)
+		return nil
 	})
 	switch {
 	case errors.Is(err, store.ErrBusy):
 		return true, "", nil
 	case errors.Is(err, store.ErrLost):
-		return false, err.Error(), nil
+		lost, err = err.Error(), nil
 	}
-	return imported, lost, err
+	return imported, lost, cmp.Or(err, s.Node.ProbeOwner(id, p))
 }

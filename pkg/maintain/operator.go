@@ -69,7 +69,7 @@ func (s *Service) Export(ctx context.Context, dataDirs ...string) (pools []lease
 	err = s.Node.Update(ctx, operation.Scope{}, func(c *operation.Call) error {
 		pools = slices.DeleteFunc(c.Tx.Pools(), func(p lease.Pool) bool {
 			isUsed := len(c.Tx.InPool(p)) > 0 || hostlocal.Exists(p) && hostlocal.ProbeLock(p) == nil
-			return !isUsed || slices.Contains(lost, p) || s.Node.ProbeOwner(c.Tx, p) != nil
+			return !isUsed || slices.Contains(lost, p) || s.Node.ProbeOwner(c.Tx.ID(), p) != nil
 		})
 		if pools = append(pools, lost...); len(pools) == 0 {
 			return nil
@@ -96,7 +96,7 @@ func (s *Service) importLost(ctx context.Context, dataDirs []string) (lost []lea
 			lost = append(lost, hostlocal.MarkedIn(dir)...)
 		}
 		lost = slices.DeleteFunc(lost, func(p lease.Pool) bool {
-			return slices.Contains(c.Tx.Pools(), p) || s.Node.ProbeOwner(c.Tx, p) != nil
+			return slices.Contains(c.Tx.Pools(), p) || s.Node.ProbeOwner(c.Tx.ID(), p) != nil
 		})
 		return nil
 	})

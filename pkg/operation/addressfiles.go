@@ -114,17 +114,17 @@ func errOtherNode(p lease.Pool) error {
 	return fmt.Errorf("%w in %s", ErrOtherNode, hostlocal.Path(p))
 }
 
-// ProbeOwner returns ErrOtherNode if another node keeps the directory of a pool.
-func (n *Node) ProbeOwner(tx *store.Tx, p lease.Pool) error {
-	if hostlocal.ReadMark(p).Owner.IsOther(n.owner(tx)()) {
+// ProbeOwner returns ErrOtherNode if another node keeps the directory of a pool. id is that of this
+// node's store.
+func (n *Node) ProbeOwner(id string, p lease.Pool) error {
+	if hostlocal.ReadMark(p).Owner.IsOther(n.owner(id)()) {
 		return errOtherNode(p)
 	}
 	return nil
 }
 
 // owner returns a function that returns the owner of this node's directories. It reads a file.
-func (n *Node) owner(tx *store.Tx) func() hostlocal.Owner {
-	id := tx.ID()
+func (n *Node) owner(id string) func() hostlocal.Owner {
 	return sync.OnceValue(func() hostlocal.Owner {
 		return hostlocal.Owner{Store: id, Machine: store.MachineID(), Path: n.Store.Path()}
 	})

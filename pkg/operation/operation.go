@@ -108,7 +108,7 @@ func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error
 		var c *Call
 		err := n.Store.Update(ctx, func(tx *store.Tx) (err error) {
 			f.reset()
-			f.store, f.owner = tx.ID(), n.owner(tx)
+			f.store, f.owner = tx.ID(), n.owner(tx.ID())
 			c = n.newCall(tx, in, f)
 			c.Repaired, tx.Then = repaired, c.finish
 			applied, err = c.run(in, fn)

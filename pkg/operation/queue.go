@@ -59,7 +59,7 @@ func (n *Node) queueRelease(ctx context.Context, tx *store.Tx, who lease.Attachm
 		return done, err
 	}
 	f := newFiles(ctx, n.Warnf)
-	f.store, f.owner = tx.ID(), n.owner(tx)
+	f.store, f.owner = tx.ID(), n.owner(tx.ID())
 	f.reset()
 	defer f.release() // after AddDEL: a call that waits for this lock must find the DEL in the queue
 	for _, l := range holds {

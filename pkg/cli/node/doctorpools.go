@@ -61,7 +61,7 @@ func (n *nodeDoctor) checkUsable(ctx context.Context, p lease.Pool, subject stri
 		"of host-local's directory of the network or of its lock, and may be removed; the address files of pods " +
 		"that run have to stay"}
 	if err == nil {
-		err = n.store().View(ctx, func(tx *store.Tx) error { return n.service().Node.ProbeOwner(tx, p) })
+		err = n.store().View(ctx, func(tx *store.Tx) error { return n.service().Node.ProbeOwner(tx.ID(), p) })
 		f.Decide = "whether another node uses the directory: then each needs a dataDir of its own; if none does, " +
 			"remove the file .leasehold there"
 		if !errors.Is(err, operation.ErrOtherNode) {
