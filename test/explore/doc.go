@@ -24,10 +24,12 @@
 //	enabled    which events may happen in a state
 //	expectations
 //	           what calls returned; which invariant a result breaks
+//	names      the same for pods that share a reservation name
 //	examine    which invariant a state breaks
 //	leaks      whether an address is lost for good
 //	canonical  when two states are the same
 //	search     the breadth-first search
 //	report     counter-examples and tables
 //	models     the models, and the test that searches them
+//	walk       random walks, which are longer than what the search reaches
 package explore
