@@ -124,7 +124,7 @@ func (w *simulation) account(e event, out outcome) string {
 			return fmt.Sprintf("an ADD of a sandbox that has ended returned %v, %v", out.addrs, out.err)
 		}
 	case del, stop:
-		w.released(e.sandbox)
+		w.released(e.sandbox, e)
 		w.sandboxes[e.sandbox].deleted = true
 		w.sandboxes[e.sandbox].delServed = w.sandboxes[e.sandbox].delServed || e.killed == 0
 		if out.err != nil {
@@ -133,7 +133,7 @@ func (w *simulation) account(e event, out outcome) string {
 	case gc:
 		for b := range w.sandboxCount() {
 			if w.spaces[b].phase != notCreated && !w.isValid(b) {
-				w.released(b)
+				w.released(b, e)
 				w.sandboxes[b].deleted = true
 				w.sandboxes[b].delServed = w.sandboxes[b].delServed || e.killed == 0
 			}
@@ -163,11 +163,11 @@ func (w *simulation) account(e event, out outcome) string {
 func (w *simulation) accountNode(e event, out outcome) string {
 	switch e.kind {
 	case end:
-		w.released(e.sandbox)
+		w.released(e.sandbox, e)
 	case reboot, rebootEpoch, powerCut:
 		for b := range w.sandboxCount() {
 			if w.spaces[b].phase == gone {
-				w.released(b)
+				w.released(b, e)
 			}
 		}
 		w.clockChanged()
@@ -187,7 +187,7 @@ func (w *simulation) accountNode(e event, out outcome) string {
 	case hostAdd:
 		return w.accountHostAdd(e.sandbox, out)
 	case hostDel:
-		w.released(e.sandbox)
+		w.released(e.sandbox, e)
 		w.sandboxes[e.sandbox].deleted = true
 		// A DEL that leasehold has answered leaves no file that names the sandbox.
 		ours := !w.sandboxes[e.sandbox].byHost && !w.sandboxes[e.sandbox].delServed
@@ -412,9 +412,9 @@ func (w *simulation) reassigned(a netip.Addr, to int) {
 	}
 }
 
-// released begins the hold for the pod of a sandbox: at its DEL, even one that was killed, or at
-// the end of its namespace if that comes first.
-func (w *simulation) released(b int) {
+// released begins the hold for the pod of a sandbox that an event ends: at its DEL, even one that
+// was killed, or at the end of its namespace if that comes first.
+func (w *simulation) released(b int, e event) {
 	if w.isNamed(b) {
 		w.releasedName(b)
 		return
@@ -425,9 +425,9 @@ func (w *simulation) released(b int) {
 		return
 	}
 	length := w.pods[pod].window
-	switch atBoot := w.spaces[b].endedByBoot; {
-	case me.window && (atBoot || w.share == 0): // else a limit may prevent the hold
-	case !me.window && atBoot && !me.deleted && w.pods[pod].oneUID:
+	switch atBoot := w.spaces[b].endedByBoot && !me.deleted; {
+	case me.window && (atBoot || !w.mayLimit(b, e)):
+	case !me.window && atBoot && w.pods[pod].oneUID:
 		length = lease.BootHold
 	default:
 		return
@@ -439,6 +439,17 @@ func (w *simulation) released(b int) {
 	if w.spaces[b].phase == gone {
 		w.holds[pod].boot = 0 // no call has noticed it
 	}
+}
+
+// mayLimit reports whether the limit of holds, which is one in each model with a limit, may prevent
+// that the end of a sandbox begins one. It does not prevent the only hold, which a DEL begins.
+func (w *simulation) mayLimit(b int, e event) bool {
+	isDEL := (e.kind == del || e.kind == stop) && e.killed == 0
+	ends := slices.ContainsFunc(w.before.leases, func(l lease.Lease) bool {
+		return l.State == lease.Bound && l.Holder.ContainerID == w.sandboxName(b)
+	})
+	isReached := slices.ContainsFunc(w.before.leases, func(l lease.Lease) bool { return l.IsHold })
+	return w.share > 0 && !(isDEL && ends && !isReached)
 }
 
 // clockChanged ends the expectations that depend on the wall clock: those of holds of an earlier
