@@ -48,6 +48,7 @@ func (s *search) counterExample(path []event, why string) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "a counter-example: %s\n", why)
 	for i, e := range path {
+		s.before = s.read()
 		e, result, last := s.attempt(e)
 		fmt.Fprintf(&out, "%3d. %s", i+1, s.describe(e))
 		if e.killed > 0 {
