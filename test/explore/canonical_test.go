@@ -38,7 +38,8 @@ type contents struct {
 
 	nameRecords []store.NamedPod // in the order of their UIDs
 
-	broken []string // what Check has found
+	files  map[string]file // of the disk
+	broken []string        // what Check has found
 }
 
 // errUnused is why there is nothing to read in a store that was never used.
@@ -46,7 +47,8 @@ var errUnused = errors.New("the store was never used")
 
 // read reads the store on the disk.
 func (w *simulation) read() contents {
-	c := contents{absent: errUnused, journal: map[string]bool{}, last: map[netip.Addr]time.Time{}}
+	c := contents{absent: errUnused, journal: map[string]bool{}, last: map[netip.Addr]time.Time{},
+		files: w.current.Files}
 	s := w.openStore(runDir)
 	err := s.View(context.Background(), func(tx *store.Tx) error {
 		c.absent = nil
@@ -319,6 +321,11 @@ func (c contents) leaseOf(addr netip.Addr) lease.Lease {
 		}
 	}
 	return lease.Lease{}
+}
+
+// fileOf returns the content of host-local's file of an address, "" if there is none.
+func (c contents) fileOf(addr netip.Addr) string {
+	return c.files[mirrorDir+"/"+addr.String()].Content
 }
 
 func (f *canonicalForm) fileLines() {

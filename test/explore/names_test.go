@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/leasehold-cni/leasehold/pkg/hostlocal"
 	"github.com/leasehold-cni/leasehold/pkg/ipam"
 	"github.com/leasehold-cni/leasehold/pkg/lease"
 	"github.com/leasehold-cni/leasehold/pkg/maintain"
@@ -73,13 +74,16 @@ func (w *simulation) followNames() {
 // keptFor reports whether the addresses that sandbox o has left are kept for its reservation name.
 func (w *simulation) keptFor(o int) bool { return w.elapsed < w.sandboxes[o].until }
 
-// wasOfName reports whether the lease of an address had a reservation name before the event: that
-// of a sandbox whose end nobody has noticed yet is kept for longer than keptFor says, and any of
-// the addresses that one boot releases may be the one that was released last.
-func (w *simulation) wasOfName(a netip.Addr) bool {
-	return slices.ContainsFunc(w.before.leases, func(l lease.Lease) bool {
-		return l.Address == a && l.ReserveAs != ""
-	})
+// wasOfName reports whether an address was kept for a reservation name before the event, by its
+// lease or, if the store is lost, by its file: that of a sandbox whose end nobody has noticed yet,
+// or whose ADD was killed, is kept although keptFor does not say so, and any of the addresses that
+// one boot releases, or that one import finds, may be the one that was released last. A file that
+// names sandbox b is of its own ADD, which was killed: then the next one is a repeated ADD.
+func (w *simulation) wasOfName(b int, a netip.Addr) bool {
+	file := w.before.fileOf(a)
+	hold, _ := hostlocal.ParseHold(file)
+	isShown := hold.ReserveAs != "" || hostlocal.Names(file, w.sandboxName(b), ifName)
+	return w.before.leaseOf(a).ReserveAs != "" || w.damage.lost && isShown
 }
 
 // mayBeTaken reports whether a new pod of the name may be given what sandbox o has left: the
@@ -128,7 +132,7 @@ func (w *simulation) accountNamedAdd(b int, out outcome) string {
 		return ""
 	}
 	from := w.ofName(b, func(o int) bool { return w.keptFor(o) && w.sandboxes[o].addrs == out.addrs })
-	if kept := w.ofName(b, w.mustBeTaken); known && len(kept) > 0 && len(from) == 0 && !w.wasOfName(out.addrs[0]) {
+	if kept := w.ofName(b, w.mustBeTaken); known && len(kept) > 0 && len(from) == 0 && !w.wasOfName(b, out.addrs[0]) {
 		return fmt.Sprintf("I2: pod %s did not get what sandbox %s has left for its reservation name",
 			w.podNameOf(b), w.sandboxName(kept[0]))
 	}
