@@ -115,6 +115,9 @@ func (w *simulation) account(e event, out outcome) string {
 			return w.accountAdd(e.sandbox, out)
 		}
 		w.sandboxes[e.sandbox].addKilled = true
+		if w.isNamed(e.sandbox) {
+			w.accountKilledAdd(e.sandbox)
+		}
 		if w.hasSibling(e.sandbox, w.lives) {
 			w.holds[w.podOf(e.sandbox)] = hold{} // it may have other addresses, and the key
 		}

@@ -152,6 +152,19 @@ func (w *simulation) accountNamedAdd(b int, out outcome) string {
 	return ""
 }
 
+// accountKilledAdd ends the expectation that what other sandboxes have left is kept, as far as an
+// ADD that was killed has bound it to sandbox b, which gets it when it repeats the ADD.
+func (w *simulation) accountKilledAdd(b int) {
+	for _, l := range w.read().leases {
+		for _, o := range w.ofName(b, func(o int) bool { return w.keptFor(o) || !w.spaces[o].alive() }) {
+			isHolder := l.State == lease.Bound && l.Holder.ContainerID == w.sandboxName(b)
+			if me := &w.sandboxes[o]; isHolder && slices.Contains(me.addrs[:], l.Address) {
+				me.until, me.unretained = 0, true
+			}
+		}
+	}
+}
+
 func (w *simulation) accountNamedRefusal(b int, known bool, err error) string {
 	if errors.Is(err, ipam.ErrAddressInUse) || errors.Is(err, ipam.ErrExhausted) {
 		if kept := w.ofName(b, w.mustBeTaken); known && len(kept) > 0 {
