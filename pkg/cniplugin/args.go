@@ -70,10 +70,10 @@ func (a cniArgs) pod() (ipam.Pod, error) {
 			"most 63 characters: a-z, 0-9, and - except at the ends", policy.Quote(pod.Namespace))
 	case !lease.IsPodName(pod.Name):
 		return ipam.Pod{}, fmt.Errorf("K8S_POD_NAME=%s names no pod of Kubernetes; want a DNS name of at most 253 "+
-			"characters: labels of a-z, 0-9 and -, separated by .", policy.Quote(pod.Name))
+			"characters: labels of a-z, 0-9 and -, with dots between them", policy.Quote(pod.Name))
 	case !lease.IsUID(pod.UID):
 		return ipam.Pod{}, fmt.Errorf("K8S_POD_UID=%s is the UID of no pod of Kubernetes; want at most 128 letters, "+
-			"digits, -, _, : and .", policy.Quote(pod.UID))
+			"digits, dots, colons, - and _", policy.Quote(pod.UID))
 	}
 	return pod, nil
 }
