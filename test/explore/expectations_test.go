@@ -274,12 +274,25 @@ func (w *simulation) accountAdd(b int, out outcome) string {
 	case me.assigned():
 	case overtaken:
 		me.addrs, me.unretained = out.addrs, true
+		if w.namesPod(b) && me.addrs != w.holds[pod].addrs {
+			w.holds[pod] = hold{current: w.holds[pod].current}
+		}
 	default:
 		me.addrs, me.window = out.addrs, w.pods[pod].window > 0 && (!w.pods[pod].agentOnly || w.findsWindow(pod))
 		w.holds[pod] = hold{current: b + 1}
 		clear(w.fromHost[pod*w.perPod : (pod+1)*w.perPod])
 	}
 	return ""
+}
+
+// namesPod reports whether the ADD of a sandbox has met a lease that was made of its file alone.
+// The lease becomes the pod's, whose hold of other addresses ends as with any ADD (docs/design.md,
+// "Address files": a container that is unknown).
+func (w *simulation) namesPod(b int) bool {
+	return slices.ContainsFunc(w.sandboxes[b].addrs[:len(w.sets)], func(a netip.Addr) bool {
+		l := w.before.leaseOf(a)
+		return l.State == lease.Bound && !l.HasPod() && l.Holder.ContainerID == w.sandboxName(b)
+	})
 }
 
 // mayReturnTo reports whether a pod may return to an address instead of the one that is held for
