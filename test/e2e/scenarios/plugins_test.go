@@ -4,18 +4,21 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/leasehold-cni/leasehold/pkg/cli"
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
-// leasedTo checks that the store has an address bound to a sandbox, or to any sandbox for "".
-func (t *Test) leasedTo(n *cluster.Node, address, sandbox string) {
+// leasedTo checks that the store has each of a pod's addresses bound to a sandbox, or to any sandbox
+// for "".
+func (t *Test) leasedTo(n *cluster.Node, addresses, sandbox string) {
 	leases := t.Leases(n)
-	for _, l := range leases {
-		if l.Address == address && l.State == "Bound" && (sandbox == "" || l.Container == sandbox) {
-			return
+	for address := range strings.SplitSeq(addresses, ",") {
+		if !slices.ContainsFunc(leases, func(l cli.Row) bool {
+			return l.Address == address && l.State == "Bound" && (sandbox == "" || l.Container == sandbox)
+		}) {
+			t.Fatalf("the store of %s does not have %s bound to %s: %+v", n.Name, address, sandbox, leases)
 		}
 	}
-	t.Fatalf("the store of %s does not have %s bound to %s: %+v", n.Name, address, sandbox, leases)
 }
 
 func status(t *Test) {
