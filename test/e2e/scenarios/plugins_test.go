@@ -8,8 +8,8 @@ import (
 	"github.com/leasehold-cni/leasehold/test/e2e/cluster"
 )
 
-// leasedTo checks that the store has each of a pod's addresses bound to a sandbox, or to any sandbox
-// for "".
+// leasedTo checks that the store has each of a pod's addresses bound to a sandbox, or to any
+// sandbox for "".
 func (t *Test) leasedTo(n *cluster.Node, addresses, sandbox string) {
 	leases := t.Leases(n)
 	for address := range strings.SplitSeq(addresses, ",") {
