@@ -166,6 +166,9 @@ func (a *assignment) chooseRequested(set pool.Set, addr netip.Addr) (pick, error
 		return pick{}, fmt.Errorf("%w: %s in range set %s belongs to a container by an earlier dataDir", ErrUnavailable,
 			addr, set)
 	}
+	if l.State == lease.Bound && l.Holder.Is(a.holder) && !a.searched {
+		return pick{}, errNotSearched
+	}
 	if l.State != lease.None {
 		if p, err := a.claim(l, set); err == nil || errors.Is(err, store.ErrBusy) {
 			return p, err
