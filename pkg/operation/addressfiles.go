@@ -55,6 +55,9 @@ type found struct {
 	importer.Found
 	err error
 	dir *hostlocal.Dir // nil if the pool's files are not used
+	// compared reports whether the leases of an earlier call that did not make the pool known were
+	// compared with their files.
+	compared bool
 }
 
 // opened is host-local's directory of a pool, locked. It has no directory if the pool's files are

@@ -113,6 +113,9 @@ func (c *Call) importPool(s Scope, dir *hostlocal.Dir, isKnown bool) error {
 		return &unreadError{s.From(c.Tx)}
 	}
 	err := shown.err
+	if err == nil && !isKnown && !shown.compared { // host-local may have served calls since an import that failed
+		err = c.CompareFiles(c.Tx.InPool(s.Pool))
+	}
 	if err == nil && !isKnown {
 		err = c.node.proveComplete(shown.Found, s.Pool, c.Tx.Lost(), dir != nil && dir.Mark.Complete)
 	}
@@ -159,7 +162,7 @@ func (c *Call) importFindings(s Scope, shown *found, isKnown bool) error {
 	}
 	c.keep = func() {
 		c.files.keep(s.Pool)
-		shown.Findings, shown.Problems = shown.Findings[done:], nil
+		shown.Findings, shown.Problems, shown.compared = shown.Findings[done:], nil, true
 	}
 	if done == len(shown.Findings) && !isKnown && s.Sets != nil {
 		c.converted = shown.Used
