@@ -80,6 +80,7 @@ func (a *assignment) choose(set pool.Set, requested netip.Addr, mine, former []l
 		p.next, err = lease.Apply(l, a.bind(l, l.Address, set.ID()), a.call.Now)
 		if !l.HasPod() && p.next.HasPod() {
 			p.event, p.reason = store.EventImported, "host-local has given it to the container"
+			a.former = append(a.former, mine...) // the pod keeps this one
 		}
 		return p, err
 	}
