@@ -29,7 +29,7 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 	var a *assignment
 	var refused error
 	var named []netip.Addr
-	searched := false
+	searched, again := false, false
 	assign := func(c *operation.Call) error {
 		a, refused = nil, nil
 		netns, err := s.Node.Host.Netns(req.NetnsPath)
@@ -50,7 +50,9 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 		if err := a.setKey(); err != nil {
 			return err
 		}
-		if err = a.decide(); isRefusal(err) {
+		err = a.decide()
+		again = errors.Is(err, errNotSearched)
+		if isRefusal(err) || again {
 			refused, err = err, nil // the transaction is committed nevertheless
 		} else if err == nil {
 			err = a.write()
@@ -58,7 +60,7 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 		return err
 	}
 	err := s.Node.Update(ctx, req.scope(), assign)
-	if errors.Is(err, errNotSearched) {
+	if err == nil && again {
 		who := lease.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
 		named, searched = s.Node.FilesOf(req.Pool, operation.Names(who)), true
 		err = s.Node.Update(ctx, req.scope(), assign)
@@ -71,7 +73,8 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 }
 
 // errNotSearched is returned by decide if host-local may have given the container an address that
-// has no lease. Its files are then searched without a lock, because there may be thousands.
+// has no lease. What was imported is then committed, and its files are searched without a lock,
+// because there may be thousands.
 var errNotSearched = errors.New("host-local's files are not searched yet")
 
 // expireBatch is the largest number of expired holds that one ADD ends. It is more than an ADD can

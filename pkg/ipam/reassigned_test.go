@@ -46,3 +46,14 @@ func TestFilesOfDeadContainers(t *testing.T) {
 	}
 	check.Equal(t, w.add(ask{container: "c1"}), "10.0.0.3")
 }
+
+// A repeated ADD after the loss of the store imports the pool once, and then searches the files of
+// its container.
+func TestRepeatedAfterLoss(t *testing.T) {
+	w := newWorld(t, "10.0.0.0/24")
+	repeated := ask{pod: "db-0", container: "c1", window: hour}
+	addr := w.add(repeated)
+	w.wipe(w.storeFile())
+	check.Equal(t, w.add(repeated), addr)
+	check.Equal(t, len(w.warned), 1, "warnings", w.warned)
+}
