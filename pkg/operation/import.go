@@ -409,7 +409,7 @@ func (c *Call) Export(p lease.Pool) error {
 	if err != nil {
 		c.files.warn("%v", err)
 	}
-	if err = c.ImportFiles(p, addrs, nil); err != nil || !marked { // a file may be missing because there was none
+	if err = c.ImportFiles(p, addrs, nil); err != nil || !marked && c.Tx.Imported(p) { // the directory was removed
 		return err
 	}
 	return c.CompareFiles(c.Tx.InPool(p))
