@@ -29,7 +29,7 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 	var a *assignment
 	var refused error
 	var named []netip.Addr
-	searched, again := false, false
+	searched := false
 	assign := func(c *operation.Call) error {
 		a, refused = nil, nil
 		netns, err := s.Node.Host.Netns(req.NetnsPath)
@@ -50,9 +50,7 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 		if err := a.setKey(); err != nil {
 			return err
 		}
-		err = a.decide()
-		again = errors.Is(err, errNotSearched)
-		if isRefusal(err) || again {
+		if err = a.decide(); isRefusal(err) || errors.Is(err, errNotSearched) {
 			refused, err = err, nil // the transaction is committed nevertheless
 		} else if err == nil {
 			err = a.write()
@@ -60,7 +58,7 @@ func (s *Service) Assign(ctx context.Context, req Request) (Result, error) {
 		return err
 	}
 	err := s.Node.Update(ctx, req.scope(), assign)
-	if err == nil && again {
+	if err == nil && errors.Is(refused, errNotSearched) {
 		who := lease.Attachment{ContainerID: req.ContainerID, IfName: req.IfName}
 		named, searched = s.Node.FilesOf(req.Pool, operation.Names(who)), true
 		err = s.Node.Update(ctx, req.scope(), assign)

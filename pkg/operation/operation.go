@@ -95,7 +95,8 @@ type Call struct {
 //     lock without holding the store's, which calls of other networks need;
 //   - if the sources of the host have to be read for an import, after it has read them in the same
 //     way;
-//   - if there is too much to do for one transaction, after what was done is committed;
+//   - if leases were imported, or there is too much to do for one transaction, after what was done
+//     is committed;
 //   - if store.Store.Update runs it again.
 func (n *Node) Update(ctx context.Context, in Scope, fn func(*Call) error) error {
 	ctx = files.WithMaxWait(ctx) // the limit includes waiting for host-local's lock

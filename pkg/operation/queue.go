@@ -155,9 +155,8 @@ func (f addressFile) isEndedBy(at lease.Instant) bool {
 // Release releases the leases that an attachment had at the time of its DEL. It reports whether it
 // has found any, and whether these are all: not imported, of this boot, and with files that name
 // the attachment. Otherwise host-local may have served calls for it. A lease that was made of what
-// the host shows was bound at an unknown time, which its file tells. in is the pool
-// of the DEL (store.Tx.ByAttachment); it is zero if it is unknown, or if the attachment had leases
-// of its own.
+// the host shows was bound at an unknown time, which its file tells. in is the pool of the DEL
+// (store.Tx.ByAttachment); it is zero if it is unknown, or if the attachment had leases of its own.
 func (c *Call) Release(who lease.Attachment, in lease.Pool, at lease.Instant, reason string) (found, all bool,
 	err error) {
 	leases, err := c.Tx.ByAttachment(who, in)
